@@ -1,0 +1,114 @@
+"""Where things lie under ``draftgate_home``. The only place that joins these names."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Home:
+    """Paths of one installation; all are absolute once ``root`` is."""
+
+    root: str
+
+    @classmethod
+    def at(cls, path: str) -> Home:
+        """``~`` and relative parts resolved for the current user."""
+        return cls(os.path.abspath(os.path.expanduser(path)))
+
+    def path(self, *parts: str) -> str:
+        return os.path.join(self.root, *parts)
+
+    # What runs
+    @property
+    def active(self) -> str:
+        """The one pointer: which deployment is activated. Replaced atomically."""
+        return self.path("state", "active.json")
+
+    @property
+    def journal(self) -> str:
+        """The current switch's journal, one JSON object per line, each line fsynced."""
+        return self.path("state", "journal.jsonl")
+
+    @property
+    def finished_journals(self) -> str:
+        return self.path("state", "journals")
+
+    @property
+    def wish(self) -> str:
+        """What the controller asked for last: the switch job's whole input."""
+        return self.path("state", "wish.json")
+
+    @property
+    def switch_lock(self) -> str:
+        return self.path("state", "switch.lock")
+
+    @property
+    def durations(self) -> str:
+        """Seconds that stages took last time: the source of every "remaining" we print."""
+        return self.path("state", "durations.json")
+
+    @property
+    def progress(self) -> str:
+        return self.path("run", "progress")
+
+    def progress_of(self, job: str) -> str:
+        return self.path("run", "progress", f"{job}.json")
+
+    # What is kept
+    def release(self, release_id: str) -> str:
+        return self.path("releases", release_id)
+
+    def release_spec(self, release_id: str) -> str:
+        return self.path("releases", release_id, "spec.json")
+
+    def release_drafter(self, release_id: str) -> str:
+        """The effective drafter: our config.json beside links to the downloaded files."""
+        return self.path("releases", release_id, "drafter")
+
+    def evidence(self, release_id: str) -> str:
+        return self.path("evidence", release_id)
+
+    def model(self, content_digest: str) -> str:
+        return self.path("models", content_digest[:12])
+
+    def prompts(self, prompts_digest: str) -> str:
+        return self.path("prompts", f"{prompts_digest[:12]}.jsonl")
+
+    def agent(self, agent_digest: str) -> str:
+        return self.path("agent", agent_digest[:12])
+
+    @property
+    def agent_current(self) -> str:
+        """Symlink to the agent that jobs and ``bin/draftgate`` run."""
+        return self.path("agent", "current")
+
+    @property
+    def command(self) -> str:
+        return self.path("bin", "draftgate")
+
+    @property
+    def runtimes(self) -> str:
+        return self.path("runtimes")
+
+    @property
+    def supervisor(self) -> str:
+        return self.path("supervisor")
+
+    @property
+    def secrets(self) -> str:
+        """0700; files 0600, read by path, never printed."""
+        return self.path("secrets")
+
+    @property
+    def logs(self) -> str:
+        return self.path("logs")
+
+    @property
+    def engine_log(self) -> str:
+        return self.path("logs", "engine.log")
+
+    @property
+    def cache(self) -> str:
+        return self.path("cache")
