@@ -101,6 +101,10 @@ class Home:
         """0700; files 0600, read by path, never printed."""
         return self.path("secrets")
 
+    def secret(self, name: str, salted_digest: str) -> str:
+        """One secret's file. A changed secret is a new file: restoring must find the old one."""
+        return self.path("secrets", f"{name}.{salted_digest[:12]}")
+
     @property
     def logs(self) -> str:
         return self.path("logs")

@@ -1,0 +1,100 @@
+"""The switch's journal: one JSON object per line, each on the disk before the next step begins."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Callable, Dict, List, Optional
+
+from .errors import HostError
+from .files import fsync_directory
+
+PREPARED, PREVIOUS_STOPPED, STARTED, GATED = "prepared", "previous_stopped", "started", "gated"
+FAILED, FALLBACK = "failed", "fallback"
+ACTIVATED, RESTORED, STOPPED, UNRESTORED = "activated", "restored", "stopped", "unrestored"
+TERMINAL = frozenset((ACTIVATED, RESTORED, STOPPED, UNRESTORED))
+
+Entry = Dict[str, Any]
+
+
+class Journal:
+    """Append-only; reading forgives one torn last line, because a kill can tear it.
+
+    :param path: the file.
+    :param clock: epoch seconds, for the entries' times (people read them; nothing decides by them).
+    """
+
+    def __init__(self, path: str, clock: Callable[[], float]) -> None:
+        self.path = path
+        self._clock = clock
+
+    def entries(self) -> List[Entry]:
+        """All complete entries, oldest first; empty when there is no journal.
+
+        :raises HostError: a line before the last is not JSON: somebody edited it.
+        """
+        try:
+            with open(self.path, "rb") as handle:
+                raw = handle.read()
+        except FileNotFoundError:
+            return []
+        lines = raw.split(b"\n")
+        complete = lines[:-1]  # what follows the last newline was never finished
+        return [self._parse(number, line) for number, line in enumerate(complete, 1)]
+
+    def _parse(self, number: int, line: bytes) -> Entry:
+        try:
+            entry = json.loads(line.decode("utf-8"))
+        except ValueError as exc:
+            raise HostError(
+                "reading the switch's journal",
+                f"line {number} of {self.path} is not JSON",
+                "lines that only the switch writes",
+                f"Move {self.path} away and run the deploy again; what is activated keeps serving.",
+            ) from exc
+        return dict(entry)
+
+    def append(self, state: str, **fields: Any) -> Entry:
+        """Write one entry and return it once it is durable."""
+        entry: Entry = {"state": state, "time": round(self._clock(), 3), **fields}
+        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        line = json.dumps(entry, sort_keys=True, allow_nan=False).encode("utf-8") + b"\n"
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            _drop_torn_line(descriptor)
+            os.write(descriptor, line)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        fsync_directory(os.path.dirname(self.path))
+        return entry
+
+    def archive(self, directory: str) -> None:
+        """Move a finished journal out of the way, under its switch's name."""
+        entries = self.entries()
+        if not entries:
+            return
+        os.makedirs(directory, exist_ok=True)
+        name = f"{entries[0].get('switch', int(entries[0]['time']))}.jsonl"
+        os.replace(self.path, os.path.join(directory, name))
+        fsync_directory(directory)
+        fsync_directory(os.path.dirname(self.path))
+
+
+def _drop_torn_line(descriptor: int) -> None:
+    """A kill in the middle of a write leaves half a line: the next entry must not be glued to it."""
+    size = os.lseek(descriptor, 0, os.SEEK_END)
+    content = os.pread(descriptor, size, 0)
+    keep = content.rfind(b"\n") + 1
+    if keep != size:
+        os.ftruncate(descriptor, keep)
+
+
+def last(entries: List[Entry], *states: str) -> Optional[Entry]:
+    """The newest entry in one of ``states``."""
+    return next((entry for entry in reversed(entries) if entry["state"] in states), None)
+
+
+def finished(entries: List[Entry]) -> bool:
+    """Nothing is left to do: no journal, or its last entry is terminal."""
+    return not entries or entries[-1]["state"] in TERMINAL

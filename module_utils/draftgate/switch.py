@@ -1,0 +1,415 @@
+"""The switch: carries out what :func:`recovery.next_action` names, one fsynced step after the other.
+
+Runs on the host as a named job. It needs no controller, no hub and no DNS, and it may be killed anywhere:
+started again with the same attempt it goes on where its journal ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
+
+from . import host, judge, launch, recovery
+from .backend.base import Backend
+from .engine_client import EngineClient
+from .errors import DraftgateError, HostError, LaunchError, TimeLimitError
+from .files import read_json, write_json
+from .host import Clocks
+from .journal import (
+    ACTIVATED,
+    FAILED,
+    FALLBACK,
+    GATED,
+    PREPARED,
+    PREVIOUS_STOPPED,
+    RESTORED,
+    STARTED,
+    STOPPED,
+    UNRESTORED,
+    Entry,
+    Journal,
+    finished,
+    last,
+)
+from .layout import Home
+from .plan import NONE, REFUSE, START, Plan, plan_change
+from .progress import Report
+from .spec import deployment, without_speculation
+
+EXIT_PASS, EXIT_FAILED, EXIT_RESTORED, EXIT_UNRESTORED, EXIT_REFUSED = 0, 1, 10, 11, 12
+VERDICT_EXIT_CODES = (EXIT_PASS, EXIT_FAILED, EXIT_RESTORED, EXIT_UNRESTORED, EXIT_REFUSED)
+
+RESTORE_TIME_LIMIT = 900.0  # seconds for one attempt to bring a proven release back
+RESTORE_ATTEMPTS = 3
+STOP_TIME_LIMIT = 60.0
+
+Deployment = Mapping[str, Any]
+
+
+class Switch:
+    """One host's switch.
+
+    :param hold: called with a journal state after it is durable (fault injection; does nothing otherwise).
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        backend: Backend,
+        clocks: Clocks,
+        progress: Report,
+        hold: Callable[[str], None] = lambda state: None,
+    ) -> None:
+        self.home, self.backend, self.clocks, self.progress, self.hold = home, backend, clocks, progress, hold
+        self.journal = Journal(home.journal, clocks.now)
+        self._steps: Dict[str, Callable[[List[Entry], recovery.Action], None]] = {
+            recovery.STOP_PREVIOUS: self._stop_previous,
+            recovery.START_CANDIDATE: self._start_candidate,
+            recovery.GATE: self._gate,
+            recovery.ACTIVATE: self._activate,
+            recovery.START_FALLBACK: self._start_fallback,
+            recovery.RESTORE: self._restore,
+            recovery.STOP_ALL: self._stop_all,
+            recovery.FINISH: self._finish,
+            recovery.START_ACTIVE: self._start_active,
+            recovery.STOP_STRAYS: self._stop_strays,
+        }
+
+    # The loop
+
+    def settle(self) -> None:
+        """Do the next action until there is none: an open switch is ended, what is activated runs."""
+        while True:
+            entries = self.journal.entries()
+            action = recovery.next_action(entries, host.observe(self.home, self.backend, self.clocks))
+            if action.name == recovery.NOTHING:
+                return
+            self._perform(entries, action)
+
+    def _perform(self, entries: List[Entry], action: recovery.Action) -> None:
+        forward = action.name in (recovery.STOP_PREVIOUS, recovery.START_CANDIDATE, recovery.GATE)
+        if not forward:
+            self._steps[action.name](entries, action)
+            return
+        try:
+            with self._deadline(entries[0]["deadline"] - self.clocks.boottime()):
+                self._steps[action.name](entries, action)
+                self.hold(self.journal.entries()[-1]["state"])
+        except TimeLimitError:
+            limit = entries[0]["time_limit"]
+            self._failed("time_limit", f"the time limit of {limit:.0f} s passed during {action.name}")
+        except LaunchError as exc:
+            path = judge.record_launch_failure(self.home, entries[0], exc, self.clocks.now())
+            self._failed("launch", str(exc), error=exc.as_dict(), evidence=path)
+        except DraftgateError as exc:
+            self._failed("error", str(exc), error=exc.as_dict())
+
+    def _failed(self, cause: str, reason: str, **fields: Any) -> None:
+        self.journal.append(FAILED, cause=cause, reason=reason, **fields)
+
+    @contextmanager
+    def _deadline(self, seconds: float) -> Iterator[None]:
+        """An alarm, so that no call below can wait longer than the switch may take."""
+
+        def expire(_number: int, _frame: Optional[FrameType]) -> None:
+            raise TimeLimitError("switching", "the time limit passed")
+
+        previous = signal.signal(signal.SIGALRM, expire)
+        signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.01))
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, previous)
+
+    # Opening
+
+    def open(self, attempt: str, wish: Mapping[str, Any], plan: Plan) -> None:
+        """Write the first entry: from here on a kill is ended by :func:`recovery.next_action`."""
+        self.journal.archive(self.home.finished_journals)
+        active = host.read_active(self.home)
+        options = wish["options"]
+        candidate = deployment(wish["spec"])
+        self.journal.append(
+            PREPARED,
+            switch=attempt,
+            candidate=candidate,
+            previous=active["deployment"] if active else None,
+            action=plan.action,
+            differs=plan.differs,
+            on_failure=options["on_failure"],
+            fallback=without_speculation(candidate) if options["on_failure"] == "fallback" else None,
+            findings=wish.get("findings", []),
+            drafter_overrides=wish.get("drafter_overrides", {}),
+            time_limit=float(options["time_limit"]),
+            deadline=self.clocks.boottime() + float(options["time_limit"]),
+            evidence_max_age=options.get("evidence_max_age"),
+            boot_id=host.boot_id(),
+        )
+        self.hold(PREPARED)
+
+    # Steps
+
+    def _stop_previous(self, entries: List[Entry], _action: recovery.Action) -> None:
+        previous, candidate = entries[0]["previous"], entries[0]["candidate"]
+        began = self.clocks.now()
+        self._stop_others(keep=candidate["id"])
+        kept = bool(previous) and previous["id"] == candidate["id"]
+        self.journal.append(PREVIOUS_STOPPED, kept=kept, seconds=self._since(began))
+
+    def _start_candidate(self, entries: List[Entry], _action: recovery.Action) -> None:
+        opened = entries[0]
+        began = self.clocks.now()
+        ready = self._start(opened["candidate"], opened["deadline"])
+        self.journal.append(STARTED, pid=ready.pid, version=ready.version, seconds=self._since(began))
+
+    def _gate(self, entries: List[Entry], _action: recovery.Action) -> None:
+        began = self.clocks.now()
+        path, result = judge.gate_candidate(self.home, entries, self.clocks, self.progress)
+        reasons = result.get("reasons") or [{"message": ""}]
+        self.journal.append(
+            GATED,
+            verdict=result["verdict"],
+            reason="" if result["verdict"] == "pass" else reasons[0]["message"],
+            evidence=path,
+            seconds=self._since(began),
+        )
+
+    def _activate(self, entries: List[Entry], action: recovery.Action) -> None:
+        opened = entries[0]
+        fallback = last(entries, FALLBACK)
+        chosen = fallback["deployment"] if fallback else opened["candidate"]
+        gated: Mapping[str, Any] = last(entries, GATED) or {}
+        before = host.read_active(self.home) or {}
+        previous = opened["previous"]
+        if previous and previous["id"] == chosen["id"]:
+            previous = before.get("previous")  # the same process, gated anew: what it replaced stays known
+        host.write_active(
+            self.home,
+            {
+                "deployment": chosen,
+                "activated": self.clocks.now(),
+                "evidence": gated.get("evidence"),
+                "previous": previous,
+                "fallback_of": opened["candidate"]["release"] if fallback else None,
+                "switch": opened["switch"],
+            },
+        )
+        self._finish(entries, action)
+
+    def _finish(self, entries: List[Entry], action: recovery.Action) -> None:
+        active = host.read_active(self.home) or {}
+        serving = active["deployment"]
+        self._remove_others(keep=serving["id"])
+        self.journal.append(
+            ACTIVATED,
+            serving=serving["release"],
+            fallback=active.get("fallback_of"),
+            reason=action.reason,
+            cause=action.cause,
+        )
+        self.hold(ACTIVATED)
+
+    def _start_fallback(self, entries: List[Entry], action: recovery.Action) -> None:
+        fallback = entries[0]["fallback"]
+        self._stop_others(keep=fallback["id"])
+        try:
+            self._start(fallback, self.clocks.boottime() + RESTORE_TIME_LIMIT)
+        except DraftgateError as exc:
+            self._failed("fallback", f"{action.reason}; and without speculation: {exc}", error=exc.as_dict())
+            return
+        self.journal.append(FALLBACK, deployment=fallback, reason=action.reason)
+
+    def _restore(self, entries: List[Entry], action: recovery.Action) -> None:
+        """Bring back what was activated; with nothing before, leave nothing and say so."""
+        previous = entries[0]["previous"]
+        began = self.clocks.now()
+        self._stop_others(keep=previous["id"] if previous else None)
+        self._remove_others(keep=previous["id"] if previous else None)
+        if previous:
+            problem = self._bring_back(previous)
+            if problem:
+                self.journal.append(UNRESTORED, serving=None, reason=f"{action.reason}; {problem}", cause=action.cause)
+                return
+        self.journal.append(
+            RESTORED,
+            serving=previous["release"] if previous else None,
+            reason=action.reason,
+            cause=action.cause,
+            seconds=self._since(began),
+        )
+
+    def _bring_back(self, deployed: Deployment) -> str:
+        """Empty once ``deployed`` answers; otherwise why it does not after several attempts."""
+        problem = ""
+        for attempt in range(RESTORE_ATTEMPTS):
+            self.progress("restore", attempt, RESTORE_ATTEMPTS, f"starting release {deployed['release']}")
+            try:
+                self._start(deployed, self.clocks.boottime() + RESTORE_TIME_LIMIT)
+                return ""
+            except DraftgateError as exc:
+                problem = f"release {deployed['release']} did not come back: {exc}"
+                self.backend.stop(host.service_name(deployed["id"]), STOP_TIME_LIMIT)
+                self.clocks.sleep(2.0 * attempt)
+        return problem
+
+    def _stop_all(self, entries: List[Entry], action: recovery.Action) -> None:
+        self._stop_others(keep=None)
+        self._remove_others(keep=None)
+        if os.path.exists(self.home.active):
+            os.unlink(self.home.active)  # "stop" was asked for: a reboot must not bring it back
+        self.journal.append(STOPPED, serving=None, reason=action.reason, cause=action.cause)
+
+    def _start_active(self, _entries: List[Entry], _action: recovery.Action) -> None:
+        active = host.read_active(self.home)
+        if active is None:
+            return
+        self._start(active["deployment"], self.clocks.boottime() + RESTORE_TIME_LIMIT)
+
+    def _stop_strays(self, _entries: List[Entry], _action: recovery.Action) -> None:
+        active = host.read_active(self.home)
+        keep = active["deployment"]["id"] if active else None
+        self._stop_others(keep)
+        self._remove_others(keep)
+
+    # Processes
+
+    def _start(self, deployed: Deployment, deadline: float) -> launch.Ready:
+        """Define, start and wait until ``deployed`` answers; a running one is only waited for."""
+        name = host.service_name(deployed["id"])
+        self.backend.define(launch.service_for(dict(deployed), self.home))
+        if self.backend.state(name).status not in ("running", "starting"):
+            launch.require_port(deployed["place"]["host"], deployed["place"]["port"])
+            self.backend.start(name)
+        place = deployed["place"]
+        client = EngineClient(place["host"], place["port"], api_key=host.api_key(self.home, deployed))
+        return launch.wait_ready(
+            client,
+            self.backend,
+            name,
+            served_model_name=deployed["serve"]["served_model_name"],
+            deadline=deadline,
+            clock=self.clocks.boottime,
+            sleep=self.clocks.sleep,
+            progress=self.progress,
+        )
+
+    def _stop_others(self, keep: Optional[str]) -> None:
+        for name in self._others(keep):
+            self.progress("stop", 0, 0, name)
+            self.backend.stop(name, STOP_TIME_LIMIT)
+
+    def _remove_others(self, keep: Optional[str]) -> None:
+        for name in self._others(keep):
+            self.backend.remove(name)
+
+    def _others(self, keep: Optional[str]) -> List[str]:
+        return [name for name in self.backend.services() if keep is None or name != host.service_name(keep)]
+
+    def _since(self, began: float) -> float:
+        return round(self.clocks.now() - began, 2)
+
+
+@contextmanager
+def exclusive(home: Home, holder: str) -> Iterator[None]:
+    """One switch per host. The lock dies with its process; its file names the holder for people."""
+    os.makedirs(os.path.dirname(home.switch_lock), exist_ok=True)
+    descriptor = os.open(home.switch_lock, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise HostError(
+                "starting a switch",
+                f"another one holds the host's lock: {os.pread(descriptor, 200, 0).decode(errors='replace')}",
+                "one switch at a time",
+                f"Watch it with {home.command} status and run again when it has ended.",
+                details={"held": True},
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, holder.encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def converge(switch: Switch, attempt: str, wish: Mapping[str, Any]) -> Dict[str, Any]:
+    """Make the host equal the wish; a dict for ``state/result.json``.
+
+    Run again with the same ``attempt`` after a kill it finishes what is open and reports that.
+    """
+    entries = switch.journal.entries()
+    resumed = bool(entries) and entries[0].get("switch") == attempt
+    switch.settle()
+    if not resumed:
+        backend, now = switch.backend, switch.clocks.now()
+        facts = host.facts(switch.home, backend, wish["spec"], wish["options"], now)
+        plan = plan_change(wish["spec"], wish["options"], facts)
+        if plan.action in (NONE, START, REFUSE):
+            return _unchanged(plan, facts.active)
+        switch.open(attempt, wish, plan)
+        switch.settle()
+    return result_of(switch.journal.entries(), attempt)
+
+
+def _unchanged(plan: Plan, active: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
+    """Settling alone made the host right, or the wish is refused."""
+    return {
+        "exit": EXIT_REFUSED if plan.action == REFUSE else EXIT_PASS,
+        "ended": plan.action,
+        "reason": plan.reason if plan.action == REFUSE else "",
+        "warning": plan.warning,
+        "serving": active["deployment"]["release"] if active else None,
+        "evidence": active.get("evidence") if active else None,
+    }
+
+
+def result_of(entries: List[Entry], attempt: str) -> Dict[str, Any]:
+    """The journal's end as a result with an exit code."""
+    summary = recovery.summary(entries)
+    codes = {ACTIVATED: EXIT_PASS, RESTORED: EXIT_RESTORED, STOPPED: EXIT_RESTORED, UNRESTORED: EXIT_UNRESTORED}
+    failed: Mapping[str, Any] = last(entries, FAILED) or {}
+    return {
+        **summary,
+        "exit": codes[summary["ended"]] if finished(entries) else EXIT_FAILED,
+        "attempt": attempt,
+        "evidence": summary["evidence"] or failed.get("evidence"),
+        "error": failed.get("error"),
+        "release": entries[0]["candidate"]["release"],
+        "previous": (entries[0]["previous"] or {}).get("release"),
+    }
+
+
+def run(switch: Switch, attempt: str) -> int:
+    """The job's body: lock, converge, write the result, give the exit code."""
+    home = switch.home
+    with exclusive(home, f"attempt {attempt}, pid {os.getpid()}"):
+        wish = read_json(home.wish, "reading the wish of this switch")
+        try:
+            result = converge(switch, attempt, wish)
+        except DraftgateError as exc:
+            result = {"exit": EXIT_FAILED, "ended": "error", "reason": str(exc), "error": exc.as_dict()}
+        write_json(result_path(home), {**result, "attempt": attempt})
+        return int(result["exit"])
+
+
+def result_path(home: Home) -> str:
+    """What the last job ended with: written before it exits, read by whoever waits for it."""
+    return home.path("state", "result.json")
+
+
+def hold_while_asked(home: Home, clocks: Clocks) -> Callable[[str], None]:
+    """Fault injection for tests: wait after a state for as long as ``run/hold.<state>`` exists.
+
+    Nothing in the product writes that file. Deadlines stay in force while waiting.
+    """
+
+    def hold(state: str) -> None:
+        while os.path.exists(home.path("run", f"hold.{state}")):
+            clocks.sleep(0.1)
+
+    return hold
