@@ -1,4 +1,4 @@
-# Every target sets up what it needs; `make help` lists them.
+# Every target sets up what it needs; `make` lists them.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
@@ -6,24 +6,34 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
 PYTHON ?= python3
-ARGS ?=
+# What environments on this machine are made with, whatever python3 comes first in PATH.
+SYSTEM_PYTHON ?= /usr/bin/python3
 DRAFTGATE_CACHE ?= $(HOME)/.cache/draftgate
+ARGS ?=
 
-# Named, because Ansible ignores the ansible.cfg of a directory that others may write to.
+# Named, because Ansible ignores the ansible.cfg of a directory that others may write to; and Ansible refuses
+# to start without a UTF-8 locale, which a bare machine does not set.
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
+export LC_ALL := C.UTF-8
 export DRAFTGATE_CACHE
 
 DEV := .venv-dev/bin
 
-# $(call venv,DIRECTORY,REQUIREMENT FILES,INTERPRETER): made again only when the interpreter, the place or a
-# requirement changed. The stamp is written last: an environment whose making was killed is made again.
+# $(call venv,DIRECTORY,REQUIREMENT FILES): made again only when the interpreter, the place or a requirement
+# changed. The stamp is written last, so that an environment whose making was killed is made again; the lock
+# is for two makes at once.
 define venv
+mkdir -p $(dir $(1))
 exec 9> $(1).lock
 flock 9
-wanted=$$({ $(3) -VV; pwd; cat $(2); } | sha256sum | cut -c1-16)
+wanted=$$({ $(PYTHON) -VV; echo $(abspath $(1)); cat $(2); } | sha256sum | cut -c1-16)
 if [ "$$(cat $(1)/stamp 2>/dev/null)" != "$$wanted" ]; then
-  echo "$(1): installing $(2), once, about half a minute"
-  $(3) -m venv --clear $(1)
+  $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo \
+    "Making $(1): $(PYTHON) is $$($(PYTHON) -V 2>&1), expected 3.11 or newer. Try: make $(MAKECMDGOALS) PYTHON=$(SYSTEM_PYTHON)" >&2
+    exit 1
+  }
+  echo "$(1): installing $(2) (once, about half a minute)"
+  $(PYTHON) -m venv --clear $(1)
   $(1)/bin/pip install --quiet --disable-pip-version-check $(addprefix --requirement ,$(2))
   echo "$$wanted" > $(1)/stamp
 fi
@@ -32,39 +42,66 @@ endef
 
 .PHONY: help deploy test test-unit test-long bench lint tiny-pair system-packages clean .venv .venv-dev
 
-help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-deploy: .venv ## Deploy to inventory/local, or elsewhere: make deploy ARGS="-i inventory/fleet --check --diff"
+deploy: .venv ## deploy to this machine, or elsewhere: make deploy ARGS="-i inventory/kpro5 --check --diff"
 	@.venv/bin/ansible-playbook deploy.yml $(ARGS)
 
-test: lint ## Everything CI runs: lint, unit, integration and one real deployment with its faults
+test: lint .venv ## what CI runs: lint, unit and integration tests, a real deployment and its faults
 	@$(DEV)/pytest -m "not long and not bench" $(ARGS)
 
-test-unit: .venv-dev ## The tests that need no engine and no deployment, in seconds
+test-unit: .venv-dev ## the tests that need neither an engine nor a deployment, in seconds
 	@$(DEV)/pytest tests/unit $(ARGS)
 
-test-long: .venv .venv-dev ## All faults, random kills and truth tables: hours; a finished case is not run again
+test-long: .venv .venv-dev ## all faults, random kills and truth tables; goes on where it stopped
 	@$(DEV)/pytest -m long $(ARGS)
 
-bench: .venv .venv-dev ## Measure the figures of docs/ into a table and reports/bench.json
+bench: .venv .venv-dev ## measure: a table, and reports/bench.json
 	@$(DEV)/pytest -m bench $(ARGS)
 
-lint: .venv-dev ## ruff, mypy, yamllint and ansible-lint
+lint: .venv-dev ## ruff, mypy, vermin, yamllint, ansible-lint
 	@$(DEV)/ruff check .
 	$(DEV)/mypy
+	$(DEV)/vermin --quiet --target=3.9- --violations --no-tips module_utils library
 	$(DEV)/yamllint --strict .
 	PATH="$(CURDIR)/$(DEV):$$PATH" $(DEV)/ansible-lint --offline --strict
 
+tiny-pair: system-packages ## train models/tiny-pair again from nothing, on the CPU
+	@$(call venv,$(DRAFTGATE_CACHE)/tiny-pair,models/tiny-pair/recipe/requirements.txt)
+	cd models/tiny-pair
+	$(DRAFTGATE_CACHE)/tiny-pair/bin/python -m recipe $(ARGS)
+
 .venv: system-packages
-	@$(call venv,.venv,requirements.txt,$(PYTHON))
+	@$(call venv,.venv,requirements.txt)
 
 .venv-dev: system-packages
-	@$(call venv,.venv-dev,requirements.txt requirements-dev.txt,$(PYTHON))
+	@$(call venv,.venv-dev,requirements.txt requirements-dev.txt)
 
-system-packages:
-	@true
+# A controller that deploys elsewhere runs no engine.
+ENGINE_IS_HERE = $(if $(filter -i% --inventory%,$(ARGS)),false,true)
 
-clean: ## Remove what make put into this directory (the cache in ~/.cache/draftgate and deployments stay)
-	@rm -rf .venv .venv-dev .venv*.lock .ansible .mypy_cache .pytest_cache .ruff_cache reports
+system-packages: ## what pip cannot bring: python3-venv, libnuma1 (asks for root only when one is missing)
+	@missing=""
+	for python in $(PYTHON) $$($(ENGINE_IS_HERE) && echo $(SYSTEM_PYTHON)); do
+	  command -v "$$python" >/dev/null || { echo "There is no $$python; expected Python 3.11 or newer." >&2; exit 1; }
+	  "$$python" -c 'import ensurepip' 2>/dev/null || missing=" python3-venv"
+	done
+	[ -z "$$missing" ] || echo "python3-venv is missing: it makes the environments of the controller and the engine."
+	if $(ENGINE_IS_HERE) && ! $(SYSTEM_PYTHON) -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/dev/null; then
+	  echo "libnuma1 is missing: the engine's CPU kernels load it."
+	  missing+=" libnuma1"
+	fi
+	[ -n "$$missing" ] || exit 0
+	install="apt-get install --yes --no-install-recommends$$missing"
+	if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+	  echo "Type this and run make again (or install the same packages of your distribution): sudo $$install" >&2
+	  exit 1
+	fi
+	export DEBIAN_FRONTEND=noninteractive
+	apt-get -o DPkg::Lock::Timeout=300 update
+	$${install/apt-get/apt-get -o DPkg::Lock::Timeout=300}
+
+clean: ## remove what make put into this directory; deployments and the cache stay
+	@rm -rf .venv .venv-dev .venv.lock .venv-dev.lock .ansible .mypy_cache .pytest_cache .ruff_cache reports
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
