@@ -81,14 +81,19 @@ class Switch:
 
     # The loop
 
-    def settle(self) -> None:
-        """Do the next action until there is none: an open switch is ended, what is activated runs."""
+    def settle(self) -> bool:
+        """Do the next action until there is none: an open switch is ended, what is activated runs.
+
+        :returns: whether there was anything to do.
+        """
+        acted = False
         while True:
             entries = self.journal.entries()
             action = recovery.next_action(entries, host.observe(self.home, self.backend, self.clocks))
             if action.name == recovery.NOTHING:
-                return
+                return acted
             self._perform(entries, action)
+            acted = True
 
     def _perform(self, entries: List[Entry], action: recovery.Action) -> None:
         forward = action.name in (recovery.STOP_PREVIOUS, recovery.START_CANDIDATE, recovery.GATE)
@@ -242,6 +247,7 @@ class Switch:
             cause=action.cause,
             seconds=self._since(began),
         )
+        self.hold(RESTORED)
 
     def _bring_back(self, deployed: Deployment) -> str:
         """Empty once ``deployed`` answers; otherwise why it does not after several attempts."""
@@ -281,9 +287,9 @@ class Switch:
     def _start(self, deployed: Deployment, deadline: float) -> launch.Ready:
         """Define, start and wait until ``deployed`` answers; a running one is only waited for."""
         name = host.service_name(deployed["id"])
-        self.backend.define(launch.service_for(dict(deployed), self.home))
         if self.backend.state(name).status not in ("running", "starting"):
             launch.require_port(deployed["place"]["host"], deployed["place"]["port"])
+            self.backend.define(launch.service_for(dict(deployed), self.home))
             self.backend.start(name)
         place = deployed["place"]
         client = EngineClient(place["host"], place["port"], api_key=host.api_key(self.home, deployed))
@@ -344,23 +350,23 @@ def converge(switch: Switch, attempt: str, wish: Mapping[str, Any]) -> Dict[str,
     """
     entries = switch.journal.entries()
     resumed = bool(entries) and entries[0].get("switch") == attempt
-    switch.settle()
+    acted = switch.settle()
     if not resumed:
         backend, now = switch.backend, switch.clocks.now()
         facts = host.facts(switch.home, backend, wish["spec"], wish["options"], now)
         plan = plan_change(wish["spec"], wish["options"], facts)
-        if plan.action in (NONE, START, REFUSE):
-            return _unchanged(plan, facts.active)
+        if plan.action in (NONE, REFUSE):
+            return _unchanged(plan, facts.active, acted)
         switch.open(attempt, wish, plan)
         switch.settle()
     return result_of(switch.journal.entries(), attempt)
 
 
-def _unchanged(plan: Plan, active: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
-    """Settling alone made the host right, or the wish is refused."""
+def _unchanged(plan: Plan, active: Optional[Mapping[str, Any]], acted: bool) -> Dict[str, Any]:
+    """Settling alone made the host right (``ended`` says whether it had to), or the wish is refused."""
     return {
         "exit": EXIT_REFUSED if plan.action == REFUSE else EXIT_PASS,
-        "ended": plan.action,
+        "ended": START if acted and plan.action == NONE else plan.action,
         "reason": plan.reason if plan.action == REFUSE else "",
         "warning": plan.warning,
         "serving": active["deployment"]["release"] if active else None,

@@ -1,0 +1,69 @@
+# Copyright: Draftgate contributors
+# SPDX-License-Identifier: Apache-2.0
+"""The controller's side of the ``release`` module: what it ships, what it shows, what it keeps.
+
+It decides nothing. The verdict is the host job's; a controller that dies here loses only the view.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, Dict, Optional
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+_PACKAGES = Path(__file__).resolve().parent.parent / "module_utils"
+if str(_PACKAGES) not in sys.path:  # plugins beside a playbook cannot import its module_utils otherwise
+    sys.path.insert(0, str(_PACKAGES))
+
+from draftgate import agent, controller  # noqa: E402 - needs the path above
+
+_FOLLOWED = ("switched", "restored")
+
+
+class ActionModule(ActionBase):
+    """``release`` as a task."""
+
+    def run(self, tmp: Optional[str] = None, task_vars: Optional[Dict[str, Any]] = None) -> Dict[str, Any]:
+        super().run(tmp, task_vars)
+        variables = task_vars or {}
+        given = self._shipped(dict(self._task.args))
+        reports, state = str(given.pop("reports_dir", "") or ""), given.get("state")
+
+        def execute(more: Dict[str, Any]) -> Dict[str, Any]:
+            answer: Dict[str, Any] = self._execute_module(
+                module_name="release", module_args={**given, **more}, task_vars=variables
+            )
+            return answer
+
+        if state not in _FOLLOWED or self._task.check_mode:
+            result = execute({})
+        else:
+            result = controller.follow(execute, Display().display, variables["inventory_hostname"], "switch")
+        self._report(result, reports, variables["inventory_hostname"], attempted=state in _FOLLOWED)
+        return result
+
+    def _shipped(self, given: Dict[str, Any]) -> Dict[str, Any]:
+        """The arguments with the agent's digest and the prompt set's content filled in."""
+        given["agent"] = agent.build(str(_PACKAGES / agent.PACKAGE))[0]
+        path = given.pop("prompts_path", "")
+        if path:
+            try:
+                given["prompts"] = Path(path).read_text(encoding="utf-8")
+            except (OSError, ValueError) as exc:
+                raise AnsibleActionFail(f"Reading the prompt set {path}: {exc}") from exc
+        return given
+
+    def _report(self, result: Dict[str, Any], reports: str, host: str, *, attempted: bool) -> None:
+        """Keep the evidence and show the table: of an attempt, or of what serves when nothing changed."""
+        shows = attempted or result.get("unchanged")
+        if not shows or self._task.check_mode:
+            return
+        if reports:
+            controller.write_reports(reports, host, result, attempted)
+        table = controller.summary(result, host)
+        if table:
+            Display().display(f"\n{table}\n")

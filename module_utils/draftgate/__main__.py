@@ -1,0 +1,106 @@
+"""The host's own command: ``draftgate status | recover | switch | evidence | install-runtime``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any, Dict, List, Optional
+
+from . import __version__, host, progress, release, runtime, status, switch
+from .backend import choose
+from .backend.base import Backend
+from .errors import DraftgateError, InputError
+from .files import read_json, write_json
+from .host import Clocks
+from .layout import Home
+
+SWITCH_STAGES = ["stop", "start", "gate", "done"]
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    """Parse, run one command, give its exit code; a :class:`DraftgateError` is one line on stderr."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return int(arguments.run(Home.at(arguments.home), arguments))
+    except DraftgateError as exc:
+        sys.stderr.write(f"{exc}\n")
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="draftgate", description="The host's side of Draftgate.")
+    parser.add_argument("--home", default="~/.draftgate", help="where the state lies (default: %(default)s)")
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    reading = commands.add_parser("status", help="what serves, by which evidence; exit 0 when it serves gated")
+    reading.add_argument("--json", action="store_true", help="the same as JSON")
+    reading.set_defaults(run=_status)
+
+    commands.add_parser(
+        "recover", help="end an interrupted switch and start what is activated"
+    ).set_defaults(run=_recover)
+
+    switching = commands.add_parser("switch", help="the switch job (started by the deploy)")
+    switching.add_argument("--attempt", required=True)
+    switching.set_defaults(run=_switch)
+
+    shown = commands.add_parser("evidence", help="the evidence of what serves, as JSON")
+    shown.set_defaults(run=_evidence)
+
+    installing = commands.add_parser("install-runtime", help="install an engine runtime from its lock")
+    installing.add_argument("--request", required=True, help="JSON file: lock, root, python, extra_index, find_links")
+    installing.set_defaults(run=_install_runtime)
+    return parser
+
+
+def _backend(home: Home) -> Backend:
+    """The backend that the last deploy chose; ``auto`` before any."""
+    record: Dict[str, Any] = host.read_active(home) or {}
+    wished = (record.get("deployment") or {}).get("place") or {}
+    return choose(home, str(wished.get("backend", "auto")), supervisor_lock="")
+
+
+def _status(home: Home, arguments: argparse.Namespace) -> int:
+    state = status.read(home, _backend(home), Clocks())
+    text = json.dumps(state, indent=2, sort_keys=True) if arguments.json else status.table(state)
+    sys.stdout.write(text + "\n")
+    return 0 if state["serving"] else 1
+
+
+def _recover(home: Home, _arguments: argparse.Namespace) -> int:
+    backend, clocks = _backend(home), Clocks()
+    backend.ensure()
+    working = switch.Switch(home, backend, clocks, progress.silent)
+    with switch.exclusive(home, "recover"):
+        working.settle()
+    return _status(home, argparse.Namespace(json=False))
+
+
+def _switch(home: Home, arguments: argparse.Namespace) -> int:
+    clocks = Clocks()
+    wish = read_json(home.wish, "reading the wish of this switch")
+    backend = choose(home, wish["spec"]["place"]["backend"], supervisor_lock="")
+    durations = progress.read(home.durations)
+    report = progress.ProgressFile(release.progress_path(home), SWITCH_STAGES, durations, clocks.now)
+    hold = switch.hold_while_asked(home, clocks)
+    code = switch.run(switch.Switch(home, backend, clocks, report, hold), arguments.attempt)
+    write_json(home.durations, {**durations, **report.close()})
+    return code
+
+
+def _evidence(home: Home, _arguments: argparse.Namespace) -> int:
+    stored = release.current_evidence(home)
+    if stored is None:
+        raise InputError("reading the evidence of what serves", "there is none", "", "Deploy first.")
+    sys.stdout.write(json.dumps(stored, indent=2, sort_keys=True) + "\n")
+    return 0
+
+
+def _install_runtime(home: Home, arguments: argparse.Namespace) -> int:
+    return runtime.install_job(home, arguments.request)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

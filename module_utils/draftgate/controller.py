@@ -1,0 +1,79 @@
+"""What runs on the controller around a module: following a job, and keeping the evidence it brings.
+
+No Ansible here: the action plugins hand in how to call the module and how to show a line.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Callable, Dict, List, Mapping, Optional
+
+from . import progress, report
+from .files import write_json
+
+POLL_SECONDS = 4.0
+"""One call waits this long for news: a call costs about 0.3 CPU-seconds on a host that has better to do."""
+
+Execute = Callable[[Dict[str, Any]], Dict[str, Any]]
+Show = Callable[[str], None]
+
+
+def follow(execute: Execute, show: Show, host: str, job: str) -> Dict[str, Any]:
+    """Call the module until its job has ended; one line whenever the picture changed.
+
+    What only the first call knows (``differs``, ``action``) is kept in the result.
+    """
+    first: Dict[str, Any] = {}
+    arguments: Dict[str, Any] = {"wait_seconds": POLL_SECONDS}
+    shown = ""
+    while True:
+        result = execute(arguments)
+        first = first or {key: result[key] for key in ("differs", "action", "release") if key in result}
+        job_state: Mapping[str, Any] = result.get("job") or {}
+        if not job_state.get("running"):
+            return {**first, **result}
+        state = job_state["progress"]
+        text = progress.line(host, job, state)
+        if state and text != shown:
+            show(text)
+            shown = text
+        arguments = {
+            "wait_seconds": POLL_SECONDS,
+            "seen": str(state.get("stage", "")),
+            "attempt": result["attempt"],
+        }
+
+
+def write_reports(directory: str, host: str, result: Mapping[str, Any], attempted: bool) -> List[str]:
+    """``current.json`` (what serves) and ``last_attempt.json`` (what was tried) of one host; the paths written."""
+    files = {"current.json": result.get("current_evidence") or (None if attempted else result.get("evidence"))}
+    if attempted:
+        files["last_attempt.json"] = result.get("evidence")
+    written = []
+    for name, content in files.items():
+        if content:
+            path = os.path.join(directory, host, name)
+            write_json(path, content)
+            written.append(path)
+    return written
+
+
+def summary(result: Mapping[str, Any], host: str) -> str:
+    """The table at the end of a host's run; empty where nothing was ever measured."""
+    evidence: Optional[Mapping[str, Any]] = result.get("evidence")
+    if not evidence:
+        return ""
+    state: Mapping[str, Any] = result.get("status") or {}
+    ended: Mapping[str, Any] = result.get("result") or {}
+    return report.table(
+        dict(evidence),
+        stages=ended.get("stages"),
+        differs=result.get("differs"),
+        curl=curl(state) if state.get("serving") else None,
+    )
+
+
+def curl(state: Mapping[str, Any]) -> str:
+    """The request to try."""
+    body = f'{{"model": "{state["model"]}", "messages": [{{"role": "user", "content": "Hello"}}], "temperature": 0}}'
+    return f"curl -s {state['endpoint']}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'"

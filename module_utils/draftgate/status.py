@@ -1,0 +1,129 @@
+"""Status only reads: what serves, since when, by which evidence, and what to type when it is not right."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any, Dict, List, Mapping, Optional
+
+from . import host, recovery
+from .backend.base import Backend
+from .engine_client import EngineClient
+from .errors import DraftgateError, InputError
+from .files import read_json
+from .host import Clocks
+from .journal import Journal, finished
+from .layout import Home
+
+
+def read(home: Home, backend: Optional[Backend], clocks: Clocks) -> Dict[str, Any]:
+    """One host's state as JSON types.
+
+    ``serving``: an activated release runs and answers. ``gated``: what answers was activated by a green gate
+    (a candidate under measurement answers too, and is not).
+    """
+    active = host.read_active(home)
+    entries = Journal(home.journal, clocks.now).entries()
+    running = host.running(backend) if backend else []
+    deployed = _shown(active, entries, running)
+    healthy = _healthy(home, deployed)
+    gated = bool(active and deployed and deployed["id"] == active["deployment"]["id"])
+    state: Dict[str, Any] = {
+        "home": home.root,
+        "backend": backend.name if backend else None,
+        "serving": bool(healthy and gated),
+        "gated": gated,
+        "healthy": healthy,
+        "release": deployed["release"] if deployed else None,
+        "speculation": bool(deployed and deployed["serve"]["drafter"]),
+        "fallback_of": active.get("fallback_of") if active else None,
+        "endpoint": f"http://{deployed['place']['host']}:{deployed['place']['port']}" if deployed else None,
+        "model": deployed["serve"]["served_model_name"] if deployed else None,
+        "activated": active["activated"] if active else None,
+        "previous": (active.get("previous") or {}).get("release") if active else None,
+        "pid": backend.state(host.service_name(deployed["id"])).pid if backend and deployed and running else None,
+        "evidence": _evidence(active),
+        "switch": None if finished(entries) else {"state": entries[-1]["state"], "attempt": entries[0]["switch"]},
+        "last_switch": recovery.summary(entries),
+    }
+    state["next_step"] = _next_step(home, state, active is not None)
+    return state
+
+
+def _shown(
+    active: Optional[Mapping[str, Any]], entries: List[Dict[str, Any]], running: List[str]
+) -> Optional[Mapping[str, Any]]:
+    """The deployment to talk about: the activated one, or the candidate that runs in its place."""
+    if not finished(entries) and entries[0]["candidate"]["id"] in running:
+        candidate: Mapping[str, Any] = entries[0]["candidate"]
+        return candidate
+    return active["deployment"] if active else None
+
+
+def _healthy(home: Home, deployed: Optional[Mapping[str, Any]]) -> bool:
+    if deployed is None:
+        return False
+    place = deployed["place"]
+    try:
+        return EngineClient(place["host"], place["port"], api_key=host.api_key(home, deployed), timeout=3.0).health()
+    except (DraftgateError, OSError):
+        return False
+
+
+def _evidence(active: Optional[Mapping[str, Any]]) -> Optional[Dict[str, Any]]:
+    path = active.get("evidence") if active else None
+    if not path:
+        return None
+    try:
+        stored = read_json(path, "reading the active release's evidence")
+    except InputError:
+        return {"path": path, "verdict": None}
+    acceptance = stored.get("acceptance") or {}
+    return {
+        "path": path,
+        "verdict": stored.get("verdict"),
+        "time": stored.get("time"),
+        "mean_acceptance_length": acceptance.get("mean_acceptance_length"),
+        "rate": acceptance.get("rate"),
+    }
+
+
+def _next_step(home: Home, state: Mapping[str, Any], deployed: bool) -> str:
+    if state["switch"]:
+        return f"A switch is open at {state['switch']['state']}; if no job runs: {home.command} recover"
+    if not deployed:
+        return "Nothing is deployed here: ansible-playbook deploy.yml"
+    if not state["serving"]:
+        return f"The activated release does not answer: {home.command} recover"
+    return ""
+
+
+def table(state: Mapping[str, Any]) -> str:
+    """The same for a person."""
+    if state["release"] is None:
+        return f"{state['home']}: nothing is deployed here\n{state['next_step']}"
+    rows = [("release", f"{state['release']}  {_word(state)}"), ("endpoint", f"{state['endpoint']}  model {state['model']}")]
+    if state["activated"]:
+        moment = datetime.datetime.fromtimestamp(state["activated"], datetime.timezone.utc)
+        rows.append(("activated", moment.strftime("%Y-%m-%d %H:%M:%S UTC")))
+    evidence = state["evidence"]
+    if evidence and evidence.get("mean_acceptance_length") is not None:
+        rows.append(
+            ("evidence", f"{evidence['verdict']}, mean acceptance length {evidence['mean_acceptance_length']:.2f}, "
+             f"rate {100 * evidence['rate']:.1f} %, measured {evidence['time']}")
+        )
+    rows.append(("process", f"pid {state['pid']} under {state['backend']}"))
+    if state["previous"]:
+        rows.append(("previous", state["previous"]))
+    if state["next_step"]:
+        rows.append(("next", state["next_step"]))
+    return "\n".join(f"{name:<10} {value}" for name, value in rows)
+
+
+def _word(state: Mapping[str, Any]) -> str:
+    if state["switch"] and not state["gated"]:
+        return "UNGATED candidate under measurement" if state["healthy"] else "UNGATED candidate, starting"
+    if not state["healthy"]:
+        return "NOT ANSWERING"
+    if state["fallback_of"]:
+        return f"serving WITHOUT speculation (fallback of {state['fallback_of']})"
+    return "serving" if state["speculation"] else "serving without speculation"
