@@ -6,18 +6,18 @@ reported once, however many rules ask for the field.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from .findings import ERROR, Finding
 
 
 def text_config(config: Mapping[str, Any]) -> Tuple[str, Mapping[str, Any]]:
-    """The part that describes the language model, and its prefix.
+    """The part that describes the language model, and its prefix (``.text_config`` or nothing).
 
     A multimodal target (Qwen3.5, Qwen3.6, Gemma) keeps these fields under ``text_config``.
     """
     nested = config.get("text_config")
-    return ("text_config.", nested) if isinstance(nested, Mapping) else ("", config)
+    return (".text_config", nested) if isinstance(nested, Mapping) else ("", config)
 
 
 class Fields:
@@ -52,35 +52,34 @@ class Fields:
 
     def integer(self, path: str) -> Optional[int]:
         """An int; a bool, a float and a string are findings."""
-        value = self.raw(path)
-        if value is None or is_integer(value):
-            return value
-        return self._note(path, value, "an integer")
+        value: Optional[int] = self._typed(path, is_integer, "an integer")
+        return value
 
     def number(self, path: str) -> Optional[float]:
         """An int or a float."""
-        value = self.raw(path)
-        if value is None or is_integer(value) or isinstance(value, float):
-            return value
-        return self._note(path, value, "a number")
+        value: Optional[float] = self._typed(path, _is_number, "a number")
+        return value
 
     def integers(self, path: str) -> Optional[List[int]]:
         """A list of ints."""
-        value = self.raw(path)
-        if value is None or (isinstance(value, list) and all(is_integer(item) for item in value)):
-            return value
-        return self._note(path, value, "a list of integers")
+        value: Optional[List[int]] = self._typed(path, _list_of(is_integer), "a list of integers")
+        return value
 
     def strings(self, path: str) -> Optional[List[str]]:
         """A list of strings."""
-        value = self.raw(path)
-        if value is None or (isinstance(value, list) and all(isinstance(item, str) for item in value)):
-            return value
-        return self._note(path, value, "a list of strings")
+        value: Optional[List[str]] = self._typed(path, _list_of(_is_string), "a list of strings")
+        return value
 
     def is_wrong(self, path: str) -> bool:
         """Whether the field, or an object on the way to it, has a type that was reported already."""
         return any(path == wrong or path.startswith(wrong + ".") for wrong in self._wrong)
+
+    def _typed(self, path: str, is_right: Callable[[Any], bool], expected: str) -> Any:
+        value = self.raw(path)
+        if value is None or is_right(value):
+            return value
+        self._note(path, value, expected)
+        return None
 
     def _note(self, path: str, value: Any, expected: str) -> None:
         field = f"{self.owner}.{path}"
@@ -92,12 +91,25 @@ class Fields:
             expected=expected,
             message=f"{field} is {value!r}, which is not {expected}.",
             fix=f"Set {path} to {expected}{_in_quotes(value)}.",
+            source="JSON types of the config contract",
         )
 
 
 def is_integer(value: Any) -> bool:
     """An int that is no bool (JSON's true is an int to Python)."""
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return is_integer(value) or isinstance(value, float)
+
+
+def _is_string(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _list_of(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(is_right, value))
 
 
 def _in_quotes(value: Any) -> str:

@@ -9,6 +9,9 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from .safetensors import Tensor, Weights
 
+Shape = Tuple[int, ...]
+Shapes = Tuple[Shape, Shape]
+
 OUTER = ("fc.weight", "hidden_norm.weight", "norm.weight")
 LAYER = (
     "input_layernorm.weight",
@@ -59,24 +62,24 @@ def missing(tensors: Mapping[str, Tensor]) -> List[str]:
     return [name for name in (*OUTER, *layers) if name not in tensors]
 
 
-def unexpected_shapes(tensors: Mapping[str, Tensor], sizes: Mapping[str, Any]) -> Dict[str, Tuple[Any, Any]]:
+def unexpected_shapes(tensors: Mapping[str, Tensor], sizes: Mapping[str, Any]) -> Dict[str, Shapes]:
     """``{name: (shape found, shape expected)}`` of tensors that do not fit ``sizes`` (from :func:`infer`)."""
     keys = ("hidden_size", "head_dim", "num_attention_heads", "num_key_value_heads", "intermediate_size")
     if any(not sizes.get(key) for key in keys):
         return {}
     wanted = _layer_shapes(*(sizes[key] for key in keys))
     hidden = (sizes["hidden_size"],)
-    expected = {"norm.weight": hidden, "hidden_norm.weight": hidden}
+    expected: Dict[str, Shape] = {"norm.weight": hidden, "hidden_norm.weight": hidden}
     for number in range(layer_count(tensors)):
         expected.update({f"layers.{number}.{name}": shape for name, shape in wanted.items()})
     return {
-        name: (list(tensors[name].shape), list(shape))
+        name: (tensors[name].shape, shape)
         for name, shape in expected.items()
         if name in tensors and tensors[name].shape != shape
     }
 
 
-def _layer_shapes(hidden: int, head_dim: int, heads: int, kv_heads: int, ffn: int) -> Dict[str, Tuple[int, ...]]:
+def _layer_shapes(hidden: int, head_dim: int, heads: int, kv_heads: int, ffn: int) -> Dict[str, Shape]:
     return {
         "input_layernorm.weight": (hidden,),
         "post_attention_layernorm.weight": (hidden,),

@@ -7,7 +7,6 @@ from __future__ import annotations
 import copy
 import json
 import os
-import shutil
 import tempfile
 from typing import Any, Dict, Mapping
 
@@ -51,41 +50,36 @@ def is_written(dest: str, drafter_dir: str, effective: Mapping[str, Any]) -> boo
     """Whether ``dest`` holds exactly this config and these links."""
     try:
         with open(os.path.join(dest, CONFIG_NAME), encoding="utf-8") as handle:
-            same_config = json.load(handle) == effective
-        found = {name: os.readlink(os.path.join(dest, name)) for name in os.listdir(dest) if name != CONFIG_NAME}
+            config = json.load(handle)
+        names = [name for name in os.listdir(dest) if name != CONFIG_NAME]
+        links = {name: os.readlink(os.path.join(dest, name)) for name in names}
     except (OSError, ValueError):  # absent, a file in place of a link, half written
         return False
-    return same_config and found == _links(drafter_dir)
+    return bool(config == effective and links == _links(drafter_dir))
 
 
 def write(dest: str, drafter_dir: str, effective: Mapping[str, Any]) -> bool:
     """Make ``dest`` the effective drafter: ``config.json`` and an absolute link to each other file.
 
-    It is built beside ``dest`` and renamed, so that a kill leaves the old state or the new one, or no
-    ``dest`` at all, which the next run mends.
+    It is built beside ``dest`` and renamed: a kill leaves the old state, the new one or, for the moment
+    between two renames, none, and the next run makes it whole.
 
     :returns: whether anything changed.
     """
     if is_written(dest, drafter_dir, effective):
         return False
-    dest = os.path.abspath(dest)
-    parent, name = os.path.split(dest)
+    parent, name = os.path.split(os.path.abspath(dest))
     os.makedirs(parent, exist_ok=True)
-    for leftover in os.listdir(parent):
-        if leftover.startswith(f".{name}."):
-            shutil.rmtree(os.path.join(parent, leftover))
-    building = tempfile.mkdtemp(prefix=f".{name}.", dir=parent)
-    os.chmod(building, 0o755)
-    write_json(os.path.join(building, CONFIG_NAME), effective)
-    for link, target in _links(drafter_dir).items():
-        os.symlink(target, os.path.join(building, link))
-    if os.path.lexists(dest):
-        os.rename(dest, tempfile.mkdtemp(prefix=f".{name}.", dir=parent))
-    os.rename(building, dest)
+    with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=parent) as work:
+        building = os.path.join(work, "new")
+        os.mkdir(building)
+        write_json(os.path.join(building, CONFIG_NAME), effective)
+        for link, target in _links(drafter_dir).items():
+            os.symlink(target, os.path.join(building, link))
+        if os.path.lexists(dest):
+            os.rename(dest, os.path.join(work, "old"))
+        os.rename(building, dest)
     fsync_directory(parent)
-    for leftover in os.listdir(parent):
-        if leftover.startswith(f".{name}."):
-            shutil.rmtree(os.path.join(parent, leftover))
     return True
 
 

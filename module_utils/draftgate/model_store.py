@@ -94,9 +94,7 @@ def inspect(home: Home, path: str, remember: bool = True) -> StoredModel:
     )
 
 
-def ensure(
-    home: Home, path: str, free_bytes: Optional[Callable[[str], int]] = None
-) -> StoredModel:
+def ensure(home: Home, path: str, free_bytes: Optional[Callable[[str], int]] = None) -> StoredModel:
     """Have the model in the store, whole and verified.
 
     The copy is made beside its place under a lock and renamed when every file has the digest of its
@@ -152,7 +150,8 @@ def _names(root: str) -> List[str]:
 
 
 def _refuse(exc: OSError) -> None:
-    raise InputError("reading a model", f"{exc.filename!r} cannot be listed: {exc.strerror}", code="DG601") from exc
+    observed = f"{exc.filename!r} cannot be listed: {exc.strerror}"
+    raise InputError("reading a model", observed, "a readable directory", code="DG601") from exc
 
 
 def _check_name(directory: str, name: str) -> None:
@@ -249,9 +248,7 @@ def _locked(directory: str) -> Iterator[None]:
 
 def _is_copied(partial: str, file: File) -> bool:
     path = os.path.join(partial, file.name)
-    return (
-        os.path.isfile(path) and os.path.getsize(path) == file.bytes and file_digest(path) == file.sha256
-    )
+    return os.path.isfile(path) and os.path.getsize(path) == file.bytes and file_digest(path) == file.sha256
 
 
 def _free_bytes(path: str) -> int:

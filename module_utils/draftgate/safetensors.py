@@ -84,9 +84,7 @@ def read_header(path: str) -> Dict[str, Tensor]:
     room = size - _LENGTH_BYTES - length
     name = os.path.basename(path)
     return {
-        key: _tensor(path, key, entry, room, name)
-        for key, entry in header.items()
-        if key != "__metadata__"
+        key: _tensor(path, key, entry, room, name) for key, entry in header.items() if key != "__metadata__"
     }
 
 
@@ -149,7 +147,7 @@ def _header_length(path: str, start: bytes, size: int) -> int:
         raise _broken(path, f"it has {size} bytes, too few for a header: not a safetensors file")
     length = int.from_bytes(start, "little")
     if length > _LONGEST_HEADER:
-        raise _broken(path, f"its first bytes {start!r} would mean a header of {length} bytes: not safetensors")
+        raise _broken(path, f"its first bytes {start!r} make a header of {length} bytes: not safetensors")
     if _LENGTH_BYTES + length > size:
         raise _broken(path, f"it is truncated: a header of {length} bytes in a file of {size}")
     return length

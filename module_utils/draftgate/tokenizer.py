@@ -53,15 +53,16 @@ class Tokenizer:
 
     def describe(self, token_id: int) -> str:
         """``<|endoftext|>, the end of text``, for the sentence "id 0 is …"."""
-        piece = self.piece(token_id)
-        if piece is None:
-            outside = self.rows is not None and not 0 <= token_id < self.rows
-            known = bool(self.vocab or self.added)
-            piece = "no row of the embedding" if outside else "an unused row" if known else "a row without a name"
-        elif token_id not in self.added:
-            piece = f"the piece {piece!r}"
         roles = " and ".join(ROLES[role] for role in self.roles(token_id))
-        return f"{piece}, {roles}" if roles else piece
+        return f"{self._name(token_id)}, {roles}" if roles else self._name(token_id)
+
+    def _name(self, token_id: int) -> str:
+        piece = self.piece(token_id)
+        if piece is not None:
+            return piece if token_id in self.added else f"the piece {piece!r}"
+        if self.rows is not None and not 0 <= token_id < self.rows:
+            return "no row of the embedding"
+        return "an unused row" if self.vocab else "a row without a known name"
 
 
 def read_tokenizer(directory: str, config: Mapping[str, Any]) -> Tokenizer:
@@ -143,7 +144,8 @@ def _vocab(fast: Mapping[str, Any]) -> Dict[str, int]:
     if isinstance(vocab, Mapping):
         return {str(piece): number for piece, number in vocab.items() if is_integer(number)}
     if isinstance(vocab, list):
-        return {str(entry[0]): number for number, entry in enumerate(vocab) if isinstance(entry, list) and entry}
+        pieces = [str(entry[0]) if isinstance(entry, list) and entry else "" for entry in vocab]
+        return {piece: number for number, piece in enumerate(pieces)}
     return {}
 
 

@@ -1,0 +1,170 @@
+"""What the files of a drafter and its target tell, before anything is judged."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, TypeVar
+
+from . import drafter_weights
+from .config_fields import Fields, text_config
+from .effective_config import CONFIG_NAME, merge
+from .engine_support import Engine
+from .errors import InputError
+from .files import read_json
+from .findings import ERROR, Finding
+from .safetensors import Weights, read_weights
+from .tokenizer import Tokenizer, read_tokenizer
+
+T = TypeVar("T")
+MASK = "dflash_config.mask_token_id"
+TOP_LEVEL_MASK = "mask_token_id"
+LAYER_IDS = "dflash_config.target_layer_ids"
+SPECULATORS_LAYER_IDS = "aux_hidden_state_layer_ids"
+
+# What transformers' Qwen3Config, which DFlash drafters use, takes for an absent field.
+QWEN3_DEFAULTS = {
+    "num_hidden_layers": 32,
+    "hidden_size": 4096,
+    "head_dim": 128,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "intermediate_size": 22016,
+    "vocab_size": 151936,
+}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything the rules may ask for. None: not known, because absent or unreadable.
+
+    :param drafter: the effective config (overrides merged); empty where there is none to judge.
+    :param target: the target's config, ``text_config`` resolved.
+    :param inferred: what the drafter's headers prove (:func:`drafter_weights.infer`).
+    :param unreadable: a finding for each file that could not be read.
+    """
+
+    drafter: Fields
+    target: Fields
+    weights: Optional[Weights]
+    tokenizer: Optional[Tokenizer]
+    engine: Engine
+    num_speculative_tokens: int
+    server: Mapping[str, Any]
+    inferred: Mapping[str, Any]
+    unreadable: List[Finding]
+
+    @property
+    def has_config(self) -> bool:
+        return bool(self.drafter.config)
+
+    @property
+    def is_speculators(self) -> bool:
+        """The speculators format keeps its fields at the top, and counts layers from 1."""
+        return self.drafter.raw("speculators_model_type") is not None
+
+    @property
+    def rows(self) -> Optional[int]:
+        """Rows of the target's embedding."""
+        return self.target.integer("vocab_size")
+
+    @property
+    def layers(self) -> Optional[int]:
+        """The target's decoder layers."""
+        return self.target.integer("num_hidden_layers")
+
+    @property
+    def target_hidden(self) -> Optional[int]:
+        return self.target.integer("hidden_size")
+
+    @property
+    def mask(self) -> Tuple[str, Optional[int]]:
+        """The field that holds the mask token, and its value."""
+        nested = None if self.is_speculators else self.drafter.integer(MASK)
+        if self.is_speculators or (nested is None and self.drafter.raw(TOP_LEVEL_MASK) is not None):
+            return TOP_LEVEL_MASK, self.drafter.integer(TOP_LEVEL_MASK)
+        return MASK, nested
+
+    @property
+    def layer_ids(self) -> Tuple[str, Optional[List[int]]]:
+        """The field that holds the captured layers, and their 0-based ids."""
+        if not self.is_speculators:
+            return LAYER_IDS, self.drafter.integers(LAYER_IDS)
+        ids = self.drafter.integers(SPECULATORS_LAYER_IDS)
+        return SPECULATORS_LAYER_IDS, None if ids is None else [number - 1 for number in ids]
+
+    @property
+    def block_size(self) -> Optional[int]:
+        """Anchor and drafted tokens; newer drafters keep it inside ``dflash_config``."""
+        top = self.drafter.integer("block_size")
+        return self.drafter.integer("dflash_config.block_size") if top is None else top
+
+    def default(self, key: str) -> Optional[int]:
+        """What the engine takes where the drafter's config does not say ``key``."""
+        is_qwen3 = self.drafter.raw("model_type") in (None, "qwen3")
+        return QWEN3_DEFAULTS[key] if is_qwen3 else None
+
+
+def gather(
+    drafter_dir: str,
+    target_dir: str,
+    *,
+    engine: Mapping[str, Any],
+    num_speculative_tokens: int,
+    overrides: Mapping[str, Any],
+    gpu: Mapping[str, Any],
+    server: Mapping[str, Any],
+) -> Facts:
+    """Read headers, configs and tokenizer files; no weights.
+
+    :raises InputError: the target has no readable config.json, or engine or overrides make no sense.
+    """
+    unreadable: List[Finding] = []
+
+    def attempt(name: str, read: Callable[[], T]) -> Optional[T]:
+        """One broken file must not hide what the others tell: it becomes a finding."""
+        try:
+            return read()
+        except InputError as exc:
+            unreadable.append(_unreadable(name, exc))
+            return None
+
+    own = attempt("drafter.config", lambda: _drafter_config(drafter_dir))
+    config = {} if own is None else merge(own, overrides)
+    target_config = read_json(os.path.join(target_dir, CONFIG_NAME), "reading the target's config.json")
+    prefix, text = text_config(target_config)
+    target = Fields(f"target{prefix}", text)
+    weights = attempt("drafter.weights", lambda: read_weights(drafter_dir))
+    return Facts(
+        drafter=Fields("drafter", config),
+        target=target,
+        weights=weights,
+        tokenizer=attempt("target.tokenizer", lambda: read_tokenizer(target_dir, target_config)),
+        engine=Engine.of(engine, gpu),
+        num_speculative_tokens=num_speculative_tokens,
+        server=server,
+        inferred=drafter_weights.infer(weights, target.integer("hidden_size")) if weights else {},
+        unreadable=unreadable,
+    )
+
+
+def _drafter_config(directory: str) -> Dict[str, Any]:
+    """The drafter's own config; empty where it has none, which the overrides may make up for."""
+    path = os.path.join(directory, CONFIG_NAME)
+    try:
+        return read_json(path, "reading the drafter's config.json") if os.path.lexists(path) else {}
+    except InputError as exc:
+        exc.code = "DG202"
+        raise
+
+
+def _unreadable(name: str, exc: InputError) -> Finding:
+    return Finding(
+        code=str(exc.code),
+        severity=ERROR,
+        field=name,
+        observed=exc.observed,
+        expected=exc.expected or "a whole file",
+        message=f"{exc.doing[:1].upper()}{exc.doing[1:]}: {exc.observed}.",
+        fix=exc.next_step or "Fetch this file again.",
+    )
