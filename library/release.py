@@ -107,6 +107,7 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+status_text: {description: The same for a person., type: str, returned: inspected without a spec}
 release: {description: Id of the wished release., type: str, returned: success}
 current: {description: Id of the release that is activated., type: str, returned: inspected}
 previous: {description: Id of the release that it replaced., type: str, returned: inspected}
@@ -139,6 +140,7 @@ from typing import Any, Callable, Dict  # noqa: E402 - documentation first, as A
 from ansible.module_utils.basic import AnsibleModule  # noqa: E402
 from ansible.module_utils.draftgate import release  # noqa: E402
 from ansible.module_utils.draftgate.ansible_glue import run_module  # noqa: E402
+from ansible.module_utils.draftgate.jobs import Wait  # noqa: E402
 from ansible.module_utils.draftgate.layout import Home  # noqa: E402
 
 
@@ -180,7 +182,7 @@ def work(module: AnsibleModule) -> Callable[[], Dict[str, Any]]:
         secrets=given["secrets"],
         agent=given["agent"],
     )
-    wait = release.Wait(given["wait_seconds"], given["seen"], given["attempt"])
+    wait = Wait(given["wait_seconds"], given["seen"], given["attempt"])
     calls: Dict[str, Callable[[], Dict[str, Any]]] = {
         "inspected": lambda: release.inspected(request),
         "prepared": lambda: release.prepared(request, given["prompts"], given["drafter_source"], check),

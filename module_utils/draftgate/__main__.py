@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import Any, Dict, List, Optional
+from typing import List, Optional
 
-from . import __version__, host, progress, release, runtime, status, switch
+from . import __version__, progress, release, runtime_job, status, switch
 from .backend import choose
 from .backend.base import Backend
 from .errors import DraftgateError, InputError
 from .files import read_json, write_json
-from .host import Clocks
+from .clocks import Clocks
 from .layout import Home
 
 SWITCH_STAGES = ["stop", "start", "gate", "done"]
@@ -49,17 +49,14 @@ def _parser() -> argparse.ArgumentParser:
     shown = commands.add_parser("evidence", help="the evidence of what serves, as JSON")
     shown.set_defaults(run=_evidence)
 
-    installing = commands.add_parser("install-runtime", help="install an engine runtime from its lock")
-    installing.add_argument("--request", required=True, help="JSON file: lock, root, python, extra_index, find_links")
+    installing = commands.add_parser("install-runtime", help="the runtime job (started by the deploy)")
+    installing.add_argument("--name", required=True)
     installing.set_defaults(run=_install_runtime)
     return parser
 
 
 def _backend(home: Home) -> Backend:
-    """The backend that the last deploy chose; ``auto`` before any."""
-    record: Dict[str, Any] = host.read_active(home) or {}
-    wished = (record.get("deployment") or {}).get("place") or {}
-    return choose(home, str(wished.get("backend", "auto")), supervisor_lock="")
+    return choose(home, release.recorded_backend(home), supervisor_lock="")
 
 
 def _status(home: Home, arguments: argparse.Namespace) -> int:
@@ -99,7 +96,7 @@ def _evidence(home: Home, _arguments: argparse.Namespace) -> int:
 
 
 def _install_runtime(home: Home, arguments: argparse.Namespace) -> int:
-    return runtime.install_job(home, arguments.request)
+    return runtime_job.run(home, arguments.name, Clocks())
 
 
 if __name__ == "__main__":

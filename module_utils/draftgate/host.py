@@ -7,13 +7,12 @@ import hmac
 import os
 import re
 import secrets
-import time
-from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional
 
 from . import evidence, spec
 from .backend.base import Backend
 from .canonical import digest
+from .clocks import Clocks
 from .decision import decide
 from .files import read_json, write_atomic, write_json
 from .layout import Home
@@ -25,15 +24,6 @@ ENGINE_PREFIX = "engine-"
 
 def service_name(deployment_id: str) -> str:
     return ENGINE_PREFIX + deployment_id
-
-
-@dataclass(frozen=True)
-class Clocks:
-    """Time as effects: tests and fault injection put their own here."""
-
-    now: Callable[[], float] = time.time
-    boottime: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME)
-    sleep: Callable[[float], None] = time.sleep
 
 
 def boot_id() -> str:

@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import Any, Dict, Optional
 
 from . import progress
 from .backend.base import Backend
-from .host import Clocks
+from .clocks import Clocks
 
 _LOOK_EVERY = 0.2  # seconds
 
 
-def follow(
-    backend: Backend, name: str, path: str, wait_seconds: Optional[float], seen: str, clocks: Clocks
-) -> Optional[Dict[str, Any]]:
-    """Wait until the job ends, enters a stage other than ``seen``, or ``wait_seconds`` pass.
+@dataclass(frozen=True)
+class Wait:
+    """How a caller waits for the job.
+
+    :param seconds: return after this long with ``job.running`` true; None waits for the end.
+    :param seen: the stage that the caller has shown; another one returns at once.
+    :param attempt: the attempt that an earlier call began; empty = begin.
+    """
+
+    seconds: Optional[float] = None
+    seen: str = ""
+    attempt: str = ""
+
+
+def follow(backend: Backend, name: str, path: str, wait: Wait, clocks: Clocks) -> Optional[Dict[str, Any]]:
+    """Wait until the job ends, enters another stage, or the time is up.
 
     :param path: the job's progress file.
-    :param wait_seconds: None waits for the end.
     :returns: the progress of a job that still runs; None once it has ended.
     """
-    until = None if wait_seconds is None else clocks.now() + wait_seconds
+    until = None if wait.seconds is None else clocks.now() + wait.seconds
     while backend.job_state(name).status == "running":
         state = progress.read(path)
-        if until is not None and (clocks.now() >= until or state.get("stage", seen) != seen):
+        if until is not None and (clocks.now() >= until or state.get("stage", wait.seen) != wait.seen):
             return state
         clocks.sleep(_LOOK_EVERY)
     return None

@@ -78,7 +78,7 @@ def next_action(entries: List[Entry], observed: Observed) -> Action:
     trouble = _trouble(entries, observed)
     if trouble:
         return _after(trouble, entries, opened, observed)
-    return _forward(entries)
+    return _forward(entries, observed)
 
 
 def _settled(observed: Observed) -> Action:
@@ -123,14 +123,17 @@ def _after(trouble: Action, entries: List[Entry], opened: Entry, observed: Obser
     return trouble
 
 
-def _forward(entries: List[Entry]) -> Action:
+def _forward(entries: List[Entry], observed: Observed) -> Action:
+    state = entries[-1]["state"]
+    if state == STARTED and entries[0]["candidate"]["id"] not in observed.running:
+        return Action(START_CANDIDATE)  # it died with its service manager: a gate would measure nothing
     following = {
         PREPARED: STOP_PREVIOUS,
         PREVIOUS_STOPPED: START_CANDIDATE,
         STARTED: GATE,
         GATED: ACTIVATE,
     }
-    return Action(following[entries[-1]["state"]])
+    return Action(following[state])
 
 
 def summary(entries: List[Entry]) -> Dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import re
 import shutil
 import sys
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,8 @@ from .backend.base import Backend, Job
 from .canonical import digest
 from .errors import DraftgateError, HostError, InputError
 from .files import read_json, write_atomic, write_json
-from .host import Clocks
+from .clocks import Clocks
+from .jobs import Wait
 from .journal import Journal
 from .layout import Home
 from .plan import NONE, REFUSE, Plan, plan_change
@@ -31,10 +33,22 @@ OPTION_DEFAULTS: Dict[str, Any] = {
     "strategy": "in_place",
     "on_failure": "restore",
     "retry": False,
-    "time_limit": 1800,
-    "evidence_max_age": 30 * 86400,
+    "time_limit": "30 m",
+    "evidence_max_age": "30 d",
 }
 ON_FAILURE = ("restore", "fallback", "stop")
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def seconds_of(name: str, value: Any) -> float:
+    """``90``, ``"90 s"``, ``"30 m"``, ``"12 h"``, ``"30 d"`` → seconds above 0.
+
+    :raises InputError: anything else, with ``name``.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", str(value).strip())
+    if isinstance(value, bool) or not found or float(found.group(1)) <= 0:
+        raise InputError(f"reading {name}", repr(value), "a time above 0 as in 90, '30 m', '12 h' or '30 d'")
+    return float(found.group(1)) * _UNITS[found.group(2)]
 
 
 @dataclass(frozen=True)
@@ -75,20 +89,36 @@ class Request:
             raise InputError("reading acceptance_on_failure", repr(options["on_failure"]), " or ".join(ON_FAILURE))
         if options["strategy"] != "in_place":
             raise InputError("reading the strategy", repr(options["strategy"]), "in_place")
-        for name in ("time_limit", "evidence_max_age"):
-            if isinstance(options[name], bool) or not isinstance(options[name], (int, float)) or options[name] <= 0:
-                raise InputError(f"reading {name}", repr(options[name]), "a number of seconds above 0")
-        return options
+        names = {"time_limit": "draftgate_switch_time_limit", "evidence_max_age": "acceptance_evidence_max_age"}
+        return {**options, **{name: seconds_of(shown, options[name]) for name, shown in names.items()}}
 
-    def backend(self, supervisor_lock: str = "") -> Backend:
-        wanted = str((self.wished.get("place") or {}).get("backend", "auto"))
-        return choose(self.home, wanted, supervisor_lock=supervisor_lock)
+    def backend(self) -> Backend:
+        """The wished service manager; where nothing is wished, the one that the last deploy used."""
+        wanted = (self.wished.get("place") or {}).get("backend")
+        return choose(self.home, str(wanted or recorded_backend(self.home)), supervisor_lock="")
+
+
+def recorded_backend(home: Home) -> str:
+    """The service manager of the activated deployment, else of the last wish, else ``auto``."""
+    active = host.read_active(home)
+    if active:
+        return str(active["deployment"]["place"]["backend"])
+    if os.path.exists(home.wish):
+        return str(read_json(home.wish, "reading the last wish")["spec"]["place"]["backend"])
+    return "auto"
 
 
 def inspected(request: Request) -> Dict[str, Any]:
-    """Read only: the wish against the host. ``action`` says what a deploy would do and why."""
-    whole, options = request.resolved(), request.checked_options()
+    """Read only: the wish against the host. ``action`` says what a deploy would do and why.
+
+    Without a wish only the host is read.
+    """
     backend = request.backend()
+    if not request.wished:
+        state = status.read(request.home, backend, request.clocks)
+        read = {"status": state, "status_text": status.table(state), "evidence": current_evidence(request.home)}
+        return {"changed": False, "unchanged": False, **read}
+    whole, options = request.resolved(), request.checked_options()
     facts = host.facts(request.home, backend, whole, options, request.clocks.now())
     plan = plan_change(whole, options, facts)
     state = status.read(request.home, backend, request.clocks)
@@ -191,20 +221,6 @@ def _lines(fields: Mapping[str, Any]) -> str:
     return "".join(f"{name}: {json.dumps(value, sort_keys=True)}\n" for name, value in sorted(fields.items()))
 
 
-@dataclass(frozen=True)
-class Wait:
-    """How a caller waits for the job.
-
-    :param seconds: return after this long with ``job.running`` true; None waits for the end.
-    :param seen: the stage that the caller has shown; another one returns at once.
-    :param attempt: the attempt that an earlier call began; empty = begin.
-    """
-
-    seconds: Optional[float] = None
-    seen: str = ""
-    attempt: str = ""
-
-
 def switched(request: Request, wait: Wait, check: bool) -> Dict[str, Any]:
     """Make the host equal the wish through the host's own job, and wait for it.
 
@@ -266,7 +282,7 @@ def progress_path(home: Home) -> str:
 
 def _follow(request: Request, backend: Backend, wait: Wait) -> Dict[str, Any]:
     path = progress_path(request.home)
-    state = jobs.follow(backend, JOB, path, wait.seconds, wait.seen, request.clocks)
+    state = jobs.follow(backend, JOB, path, wait, request.clocks)
     if state is None:
         return ended(request, wait.attempt, backend.job_state(JOB).exit_code)
     return jobs.still_running(state, wait.attempt)

@@ -10,7 +10,7 @@ from .backend.base import Backend
 from .engine_client import EngineClient
 from .errors import DraftgateError, InputError
 from .files import read_json
-from .host import Clocks
+from .clocks import Clocks
 from .journal import Journal, finished
 from .layout import Home
 

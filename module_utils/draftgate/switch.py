@@ -18,7 +18,7 @@ from .backend.base import Backend
 from .engine_client import EngineClient
 from .errors import DraftgateError, HostError, LaunchError, TimeLimitError
 from .files import read_json, write_json
-from .host import Clocks
+from .clocks import Clocks
 from .journal import (
     ACTIVATED,
     FAILED,

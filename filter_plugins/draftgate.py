@@ -1,0 +1,40 @@
+# Copyright: Draftgate contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Inventory data → the spec. The only filter, and the only place where variables become spec fields."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, Callable, Dict, Mapping
+
+from ansible.errors import AnsibleFilterError
+
+_PACKAGES = Path(__file__).resolve().parent.parent / "module_utils"
+if str(_PACKAGES) not in sys.path:  # plugins beside a playbook cannot import its module_utils otherwise
+    sys.path.insert(0, str(_PACKAGES))
+
+from draftgate import wishes  # noqa: E402 - needs the path above
+from draftgate.errors import DraftgateError  # noqa: E402
+
+
+def draftgate_spec(
+    variables: Mapping[str, Any], models: Mapping[str, Any], contract: Mapping[str, Any]
+) -> Dict[str, Any]:
+    """The spec of a host.
+
+    :param variables: the role's public variables, by name.
+    :param models: ``model_store``'s result: name → digest.
+    :param contract: ``drafter_contract``'s result, with the effective config.
+    """
+    try:
+        return wishes.spec_of(variables, models, contract)
+    except DraftgateError as exc:
+        raise AnsibleFilterError(str(exc)) from exc
+
+
+class FilterModule:
+    """Found by Ansible by this name."""
+
+    def filters(self) -> Dict[str, Callable[..., Any]]:
+        return {"draftgate_spec": draftgate_spec}

@@ -1,0 +1,137 @@
+"""Inventory variables → the spec: types are the roles' business, meaning is checked here."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Mapping
+
+from . import argv, prompts
+from .decision import validate_thresholds
+from .errors import InputError
+from .runtime_lock import read_lock
+
+THRESHOLDS = (
+    "acceptance_min_rate",
+    "acceptance_min_mean_length",
+    "acceptance_min_position_1",
+    "acceptance_min_speedup",
+    "acceptance_min_drafts",
+    "acceptance_max_regression",
+)
+
+
+def spec_of(
+    variables: Mapping[str, Any], models: Mapping[str, Any], contract: Mapping[str, Any]
+) -> Dict[str, Any]:
+    """The spec that these variables wish for.
+
+    :param variables: names of :data:`variables.VARIABLES` → values.
+    :param models: ``{"target": {"digest"}, "drafter": {"digest"}}``; no drafter = no speculation.
+    :param contract: ``{"effective_config": {…}}`` of the drafter.
+    :raises InputError: a value has no meaning; one error per kind names all of it.
+    """
+    return {
+        "serve": _serve(variables, models, contract),
+        "place": _place(variables),
+        "gate": _gate(variables),
+    }
+
+
+def _serve(
+    variables: Mapping[str, Any], models: Mapping[str, Any], contract: Mapping[str, Any]
+) -> Dict[str, Any]:
+    drafter = models.get("drafter")
+    args = _dict(variables, "vllm_server_args")
+    argv.validate_args(args)
+    return {
+        "engine": {"name": "vllm", "version": str(variables["vllm_version"])},
+        "runtime": {"lock": _lock_digest(variables)},
+        "target": {"source": "local", "digest": models["target"]["digest"]},
+        "drafter": {
+            "source": "local",
+            "digest": drafter["digest"],
+            "config": contract["effective_config"],
+        }
+        if drafter
+        else None,
+        "num_speculative_tokens": _whole(variables, "num_speculative_tokens") if drafter else 0,
+        "served_model_name": str(variables["vllm_served_model_name"]),
+        "args": args,
+        "environment": {k: str(v) for k, v in _dict(variables, "vllm_environment").items()},
+    }
+
+
+def _lock_digest(variables: Mapping[str, Any]) -> str:
+    path = str(variables["vllm_runtime_lock"])
+    lock = read_lock(path)
+    if lock.engine_version != str(variables["vllm_version"]):
+        raise InputError(
+            "reading vllm_runtime_lock",
+            f"{path} installs vLLM {lock.engine_version}",
+            f"vllm_version {variables['vllm_version']}",
+            "Set vllm_runtime_lock to a lock of that version (see locks/README.md).",
+        )
+    return lock.digest
+
+
+def _place(variables: Mapping[str, Any]) -> Dict[str, Any]:
+    """Without what only the host can know: resolved paths and the secrets' digests."""
+    return {
+        "host": str(variables["vllm_host"]),
+        "port": _whole(variables, "vllm_port"),
+        "home": str(variables["draftgate_home"]),
+        "runtimes": str(variables["vllm_runtime_root"]),
+        "python": str(variables["vllm_runtime_python"]),
+        "backend": str(variables["draftgate_service_backend"]),
+        "gpus": [],
+        "secrets": {},
+    }
+
+
+def _gate(variables: Mapping[str, Any]) -> Dict[str, Any]:
+    thresholds = {name: variables[name] for name in THRESHOLDS}
+    validate_thresholds(thresholds)
+    prompt_set = _read(str(variables["acceptance_prompts"]), "acceptance_prompts")
+    known = {prompt.workload for prompt in prompts.load(prompt_set)}
+    wanted = variables["acceptance_workloads"]
+    unknown = sorted(set(wanted or ()) - known)
+    if unknown:
+        raise InputError("reading acceptance_workloads", ", ".join(unknown), ", ".join(sorted(known)))
+    return {
+        "prompts": {"digest": prompts.digest(prompt_set)},
+        "sampling": _dict(variables, "acceptance_sampling"),
+        "template": _dict(variables, "acceptance_template"),
+        "workloads": sorted(wanted) if wanted else None,
+        "concurrency": _whole(variables, "acceptance_concurrency"),
+        "thresholds": thresholds,
+    }
+
+
+def _whole(variables: Mapping[str, Any], name: str) -> int:
+    value = variables[name]
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InputError(f"reading {name}", repr(value), "a whole number")
+    return int(value)
+
+
+def _dict(variables: Mapping[str, Any], name: str) -> Dict[str, Any]:
+    value = variables[name]
+    if not isinstance(value, Mapping):
+        raise InputError(f"reading {name}", repr(value), "a dict")
+    return {str(key): _plain(item) for key, item in value.items()}
+
+
+def _plain(value: Any) -> Any:
+    """Ansible's tagged strings and containers as the plain ones they stand for."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, str) else value
+
+
+def _read(path: str, variable: str) -> bytes:
+    try:
+        with open(path, "rb") as handle:
+            return handle.read()
+    except OSError as exc:
+        raise InputError(f"reading {variable}", f"{path!r}: {exc.strerror}", "a file on the controller") from exc
