@@ -145,7 +145,7 @@ def test_roles_say_their_interface_twice_and_alike() -> None:
         specs = load(folder / "meta" / "argument_specs.yml") or {}
         found = role_problems(load(folder / "defaults" / "main.yml") or {}, specs.get("argument_specs", {}))
         problems += [f"{role}: {problem}" for problem in found]
-    assert problems == []
+    assert not problems, "\n".join(problems)
 
 
 def test_entry_points_that_are_used_have_an_argument_spec() -> None:
@@ -154,7 +154,7 @@ def test_entry_points_that_are_used_have_an_argument_spec() -> None:
         specs = load(REPO / "roles" / role / "meta" / "argument_specs.yml") or {}
         if entry not in specs.get("argument_specs", {}):
             problems.append(f"{role}: no argument spec for tasks_from: {entry}")
-    assert problems == []
+    assert not problems, "\n".join(problems)
 
 
 def private_names(node: Mapping[str, Any]) -> Iterator[str]:
@@ -190,7 +190,7 @@ def test_what_a_role_sets_is_private() -> None:
         ]
         names += [name for path in sorted((folder / "vars").rglob("*.yml")) for name in load(path) or {}]
         problems += [f"{role}: {name}" for name in names if not name.startswith(f"__{role}_")]
-    assert problems == []
+    assert not problems, "\n".join(problems)
 
 
 # Playbooks and tasks.
@@ -329,7 +329,7 @@ def test_modules_are_documented_as_they_are(monkeypatch: pytest.MonkeyPatch) -> 
             name, import_module_file(name), constructor_arguments(name, monkeypatch)
         )
         problems += [f"{name}: {problem}" for problem in found]
-    assert problems == []
+    assert not problems, "\n".join(problems)
 
 
 @functools.cache
@@ -430,7 +430,7 @@ def test_the_package_needs_python_3_9_and_nothing_else() -> None:
         foreign = [name for name in foreign_imports(tree) if (path.name, name.partition(".")[0]) != GLUE]
         problems += [f"{path.name}: imports {name}" for name in foreign]
         problems += [f"{path.name}:{line}: a union that is evaluated" for line in evaluated_unions(tree)]
-    assert problems == []
+    assert not problems, "\n".join(problems)
 
 
 def test_every_code_is_in_the_table() -> None:
@@ -443,24 +443,25 @@ def test_every_code_is_in_the_table() -> None:
     assert sorted((code, name) for code, name in used if code not in CODES) == []
 
 
-# The tree speaks of the project alone. In pieces, so that this file passes its own check.
-FOREIGN = ["(?<![\\w.~-])/work/", "/opt/wheels", "/opt/pypi", "/root/\\.pyenv"]
-FOREIGN += ["pypi\\.org", "pythonhosted", "debian\\.org", "npmjs\\.", "npmjs\\.com"]
-
-
-def foreign_names(text: str) -> list[str]:
-    """Paths of one machine and hosts of package registries."""
-    return re.findall("|".join(FOREIGN), text)
+# The tree speaks of the project alone. Written with a mark in them, so that this file passes its own check.
+MACHINE_PATHS = ["(?<![\\w.~-])/w^ork/", "/opt/w^heels", "/opt/p^ypi", "/root/\\.p^yenv"]
+REGISTRY_HOSTS = ["p^ypi\\.org", "python^hosted", "debian^\\.org", "n^pmjs\\."]
+FOREIGN = re.compile("|".join(MACHINE_PATHS + REGISTRY_HOSTS).replace("^", ""))
 
 
 def test_foreign_names_are_seen() -> None:
-    assert foreign_names("see /work/x, https://pypi.org/simple and deb.debian.org") != []
-    assert foreign_names("a framework/x and ~/work/x and https://download.pytorch.org/whl/cpu") == []
+    foreign = (
+        "/w^ork/x /opt/w^heels/ https://p^ypi.org/simple deb.debian^.org files.python^hosted.org".replace(
+            "^", ""
+        )
+    )
+    assert [len(FOREIGN.findall(word)) for word in foreign.split()] == [1, 1, 1, 1, 1]
+    assert FOREIGN.findall("a frame/work/x, ~/work/x and https://download.pytorch.org/whl/cpu") == []
 
 
 def test_tracked_files_name_no_machine_and_no_registry() -> None:
     problems = []
     for path in tracked_files():
-        text = path.read_bytes().decode("utf-8", "replace") if path.suffix != ".safetensors" else ""
-        problems += [f"{path.relative_to(REPO)}: {name}" for name in foreign_names(text)]
-    assert problems == []
+        found = FOREIGN.findall(path.read_bytes().decode("utf-8", "replace"))
+        problems += [f"{path.relative_to(REPO)}: {name}" for name in found]
+    assert not problems, "\n".join(problems)
