@@ -1,0 +1,445 @@
+"""systemd: engines as units, jobs as transient units, the journal as the log.
+
+Engine units are written but never enabled: at boot only ``draftgate-boot.service`` runs, which starts
+what ``active.json`` names. An enabled engine would come back by itself after a reboot in the middle of
+a switch, whatever the journal says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import re
+import time
+from typing import Callable, Dict, List, Mapping, Optional, Sequence
+
+from ..errors import HostError, InputError
+from ..files import write_atomic
+from ..layout import Home
+from ..processes import mark, owned, start_ticks
+from ..reaper import MARK, sweep
+from . import base
+from .base import Job, JobState, Runner, Service, ServiceState
+
+UNIT_DIRECTORY = "/etc/systemd/system"
+UNIT_PREFIX = "draftgate-"
+BOOT_UNIT = "draftgate-boot.service"
+
+_CALL_SECONDS = 30.0
+_REMOVE_SECONDS = 60.0
+_SHOWN = (
+    "LoadState",
+    "ActiveState",
+    "SubState",
+    "MainPID",
+    "ExecMainCode",
+    "ExecMainStatus",
+    "ExecMainStartTimestampMonotonic",
+    "ExecMainExitTimestampMonotonic",
+)
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
+_EXITED = "1"  # CLD_EXITED of waitid(2); CLD_KILLED is 2, CLD_DUMPED 3
+
+
+class SystemdBackend:
+    """:param user: whom engines run as (root when None). Jobs run as root: they manage units.
+    :param run: how commands are run; :param unit_directory: where units are written.
+    """
+
+    name = "systemd"
+
+    def __init__(
+        self,
+        home: Home,
+        *,
+        user: Optional[str] = None,
+        run: Runner = base.run_command,
+        unit_directory: str = UNIT_DIRECTORY,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.home = home
+        self.user = user
+        self._run = run
+        self._units = unit_directory
+        self._clock = clock
+
+    def ensure(self) -> bool:
+        """systemd is up where we are; what may be missing is the unit that recovers after a boot."""
+        path = os.path.join(self._units, BOOT_UNIT)
+        if _replace(path, boot_unit_text(self.home), 0o644):
+            self._systemctl("daemon-reload")
+            self._systemctl("enable", BOOT_UNIT)
+        return False
+
+    # Services
+
+    def define(self, service: Service) -> bool:
+        changed = self._write_secrets(service)
+        text = unit_text(
+            service,
+            user=self.user,
+            service_mark=mark(service.name, self.home.root),
+            environment_file=self._secrets_of(service.name) if service.secret_files else None,
+        )
+        if _replace(self._unit_path(service.name), text, 0o644):
+            self._systemctl("daemon-reload")
+            changed = True
+        return changed
+
+    def start(self, name: str) -> None:
+        if not os.path.exists(self._unit_path(name)):
+            raise HostError(f"starting {name}", "it was never defined", "a defined service")
+        if self.state(name).status == "running":
+            return
+        self._reset_failed(name)
+        self._refuse_left(name, sweep(mark(name, self.home.root)))
+        self._systemctl("start", unit_name(name))
+
+    def stop(self, name: str, deadline_seconds: float) -> None:
+        """Also ends the automatic restarts of a bad start, and clears its failures: the next start must
+        not meet its start limit."""
+        self._run(["systemctl", "stop", unit_name(name)], deadline_seconds)
+        self._run(["systemctl", "kill", "--signal=SIGKILL", unit_name(name)], _CALL_SECONDS)
+        self._refuse_left(name, sweep(mark(name, self.home.root)))
+        self._reset_failed(name)
+
+    def state(self, name: str) -> ServiceState:
+        shown = self._show(name)
+        if shown["LoadState"] in ("not-found", ""):
+            return ServiceState("absent")
+        pid = int(shown["MainPID"] or 0) or None
+        return ServiceState(
+            status=_service_status(shown),
+            pid=pid,
+            start_ticks=start_ticks(pid) if pid else None,
+            exit_code=None if pid else _exit_code(shown),
+            since=self._since(shown),
+        )
+
+    def remove(self, name: str) -> None:
+        path = self._unit_path(name)
+        if os.path.exists(path):
+            self.stop(name, _REMOVE_SECONDS)
+            os.unlink(path)
+            self._systemctl("daemon-reload")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._secrets_of(name))
+
+    def services(self) -> List[str]:
+        paths = glob.glob(os.path.join(self._units, unit_name(f"{base.ENGINE_PREFIX}*")))
+        return sorted(os.path.basename(path)[len(UNIT_PREFIX) : -len(".service")] for path in paths)
+
+    # Jobs
+
+    def start_job(self, job: Job) -> None:
+        state = self.job_state(job.name)
+        if state.status == "running":
+            raise base.held(job.name, state.pid)
+        if state.status == "finished":
+            self.remove_job(job.name)
+        code, _out, err = self._run(job_command(job, mark(job.name, self.home.root)), _CALL_SECONDS)
+        if code == 0:
+            return
+        # systemd refuses a name in use: somebody was faster between the look and the start.
+        state = self.job_state(job.name)
+        if state.status == "running":
+            raise base.held(job.name, state.pid)
+        raise HostError(f"starting the job {job.name!r}", f"systemd-run ended with {code}: {err.strip()}")
+
+    def job_state(self, name: str) -> JobState:
+        shown = self._show(name)
+        # A unit that was collected reads like one that succeeded: only LoadState tells.
+        if shown["LoadState"] in ("not-found", ""):
+            return JobState("absent")
+        pid = int(shown["MainPID"] or 0) or None
+        between = shown["ActiveState"] in ("activating", "deactivating")
+        if pid or between:
+            return JobState("running", pid=pid, since=self._since(shown))
+        return JobState("finished", exit_code=_exit_code(shown), since=self._since(shown))
+
+    def remove_job(self, name: str) -> None:
+        self.stop(name, _REMOVE_SECONDS)
+
+    # Logs
+
+    def log_path(self, name: str) -> str:
+        return f"journalctl --unit {unit_name(name)}"
+
+    def log_offset(self, name: str) -> int:
+        """Microseconds since the epoch, for journalctl's ``--since``."""
+        return int(self._clock() * 1_000_000)
+
+    def log_tail(self, name: str, lines: int, since_offset: Optional[int] = None) -> List[str]:
+        argv = ["journalctl", "--unit", unit_name(name), "--output", "cat", "--no-pager", "--quiet"]
+        argv += ["--lines", str(lines)]
+        if since_offset is not None:
+            argv += ["--since", f"@{since_offset // 1_000_000}.{since_offset % 1_000_000:06d}"]
+        code, out, _err = self._run(argv, _CALL_SECONDS)
+        return out.splitlines() if code == 0 else []
+
+    def shutdown(self) -> None:
+        for name in self.services():
+            self.remove(name)
+        for name in self._loaded():
+            self.stop(name, _REMOVE_SECONDS)
+        if os.path.exists(os.path.join(self._units, BOOT_UNIT)):
+            self._systemctl("disable", BOOT_UNIT)
+            os.unlink(os.path.join(self._units, BOOT_UNIT))
+        self._systemctl("daemon-reload")
+
+    # Below: one step each
+
+    def _loaded(self) -> List[str]:
+        """Our units that systemd knows, jobs among them; the boot unit may be what is calling us."""
+        argv = ["systemctl", "list-units", "--all", "--plain", "--no-legend", "--no-pager", unit_name("*")]
+        _code, out, _err = self._run(argv, _CALL_SECONDS)
+        units = [line.split()[0] for line in out.splitlines() if line.strip()]
+        return [unit[len(UNIT_PREFIX) : -len(".service")] for unit in units if unit != BOOT_UNIT]
+
+    def _unit_path(self, name: str) -> str:
+        return os.path.join(self._units, unit_name(name))
+
+    def _secrets_of(self, name: str) -> str:
+        return os.path.join(self.home.secrets, f"{name}.env")
+
+    def _write_secrets(self, service: Service) -> bool:
+        """The environment file PID 1 reads. Written anew at each define, so that a rotated secret arrives."""
+        if not service.secret_files:
+            return False
+        values = {}
+        for name, path in service.secret_files.items():
+            with open(path, encoding="utf-8") as handle:
+                values[name] = handle.read().rstrip("\r\n")
+        return _replace(self._secrets_of(service.name), environment_file_text(values), 0o600)
+
+    def _reset_failed(self, name: str) -> None:
+        self._run(["systemctl", "reset-failed", unit_name(name)], _CALL_SECONDS)  # refused when it has not failed
+
+    def _refuse_left(self, name: str, left: Sequence[int]) -> None:
+        left = left and owned(name, self.home.root)
+        if left:
+            raise base.left_over(name, left)
+
+    def _systemctl(self, *words: str) -> None:
+        code, out, err = self._run(["systemctl", *words], _CALL_SECONDS)
+        if code != 0:
+            raise HostError(
+                f"running systemctl {' '.join(words)}",
+                f"it ended with {code}: {(err or out).strip()}",
+                next_step=f"journalctl --unit {words[-1]} says more." if words[-1].endswith(".service") else "",
+            )
+
+    def _show(self, name: str) -> Dict[str, str]:
+        argv = ["systemctl", "show", unit_name(name), f"--property={','.join(_SHOWN)}"]
+        code, out, err = self._run(argv, _CALL_SECONDS)
+        if code != 0:
+            raise HostError(f"asking systemd about {name}", f"systemctl ended with {code}: {err.strip()}")
+        found = dict(line.partition("=")[::2] for line in out.splitlines() if "=" in line)
+        return {key: found.get(key, "") for key in _SHOWN}
+
+    def _since(self, shown: Mapping[str, str]) -> Optional[float]:
+        which = "Start" if int(shown["MainPID"] or 0) else "Exit"
+        microseconds = int(shown[f"ExecMain{which}TimestampMonotonic"] or 0)
+        if not microseconds:
+            return None
+        return self._clock() - (time.clock_gettime(time.CLOCK_MONOTONIC) - microseconds / 1_000_000)
+
+
+def unit_name(name: str) -> str:
+    """:raises InputError: a name that systemd would read as something else."""
+    if not _NAME.fullmatch(name.rstrip("*") or "x"):
+        raise InputError("naming a service", f"{name!r}", "lower-case letters, digits, '-', '_' and '.'")
+    return f"{UNIT_PREFIX}{name}.service"
+
+
+def _service_status(shown: Mapping[str, str]) -> str:
+    active, sub = shown["ActiveState"], shown["SubState"]
+    if sub.startswith("auto-restart") or (active == "activating" and not int(shown["MainPID"] or 0)):
+        return "starting"
+    if active in ("active", "reloading", "deactivating", "activating"):
+        return "running"
+    return "failed" if active == "failed" else "stopped"
+
+
+def _exit_code(shown: Mapping[str, str]) -> Optional[int]:
+    """As a shell would show it; None when nothing has ended yet."""
+    if shown["ExecMainCode"] in ("", "0"):
+        return None
+    status = int(shown["ExecMainStatus"] or 0)
+    return status if shown["ExecMainCode"] == _EXITED else 128 + status
+
+
+def unit_text(
+    service: Service,
+    user: Optional[str] = None,
+    *,
+    service_mark: str = "",
+    environment_file: Optional[str] = None,
+) -> str:
+    """The unit of one engine.
+
+    - ``Restart=always``: vLLM's API server exits 0 when a worker dies, so ``on-failure`` leaves it dead.
+    - ``KillMode=mixed``: TERM for the API server alone, which stops its workers; SIGKILL for what is left
+      when it has gone (vllm#55510). ``control-group`` takes 7-10 s for what this does in 0.5 s.
+    - the start limit counts as the other backend does: five deaths, each within ten minutes of its start.
+    - secrets by ``EnvironmentFile``: PID 1 reads it as root, so the service's user need not be able to,
+      and ``systemctl show`` does not print it. ``LoadCredential`` would hand over files, and vLLM reads
+      VLLM_API_KEY and HF_TOKEN from the environment only.
+    - a private /tmp and /dev/shm: a killed engine leaves sockets and shared memory in both.
+    - no rate limit on the log: a traceback of five processes at once is what it would drop.
+    - PrivateDevices, DevicePolicy and MemoryDenyWriteExecute stay away: CUDA and JIT need the contrary.
+    """
+    environment = {**base.base_environment(), **service.environment}
+    if user:
+        del environment["HOME"]  # systemd sets it from the user
+        environment.update({k: v for k, v in service.environment.items() if k == "HOME"})
+    if service_mark:
+        environment[MARK] = service_mark
+    environment["SPT_NOENV"] = "1"  # setproctitle must leave /proc/<pid>/environ, and the mark in it, alone
+    limit = base.QUICK_DEATH_SECONDS * base.QUICK_DEATHS
+    lines = [
+        "# Written by Draftgate; not enabled on purpose: draftgate-boot.service starts what is activated.",
+        "[Unit]",
+        f"Description=Draftgate {specifiers(service.name)}",
+        "Wants=network-online.target",
+        "After=network-online.target",
+        f"StartLimitIntervalSec={limit}",
+        f"StartLimitBurst={base.QUICK_DEATHS}",
+        "",
+        "[Service]",
+        "Type=exec",
+        *([f"User={specifiers(user)}"] if user else []),
+        f"WorkingDirectory={specifiers(service.working_directory)}",
+        *(f"Environment={quoted(f'{name}={text}')}" for name, text in sorted(environment.items())),
+        *([f"EnvironmentFile={specifiers(environment_file)}"] if environment_file else []),
+        f"ExecStart={exec_line(service.argv)}",
+        "Restart=always",
+        "RestartSec=2",
+        "KillMode=mixed",
+        f"TimeoutStopSec={service.stop_seconds}",
+        "LogRateLimitIntervalSec=0",
+        "LimitNOFILE=65536",
+        "UMask=0077",
+        "PrivateTmp=yes",
+        "TemporaryFileSystem=/dev/shm:mode=1777",
+        "NoNewPrivileges=yes",
+        "ProtectSystem=full",
+        "ProtectKernelTunables=yes",
+        "ProtectKernelModules=yes",
+        "ProtectKernelLogs=yes",
+        "ProtectControlGroups=yes",
+        "ProtectClock=yes",
+        "ProtectHostname=yes",
+        "RestrictRealtime=yes",
+        "RestrictSUIDSGID=yes",
+        "RestrictNamespaces=yes",
+        "RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX AF_NETLINK",
+        "LockPersonality=yes",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def boot_unit_text(home: Home) -> str:
+    """Runs ``draftgate recover`` once per boot: finish an interrupted switch, start what is activated.
+
+    Without network-online.target: an activated release starts without controller, hub or DNS.
+    """
+    return "\n".join(
+        [
+            "# Written by Draftgate.",
+            "[Unit]",
+            "Description=Draftgate: start the activated release",
+            "After=network.target local-fs.target",
+            f"ConditionPathExists={specifiers(home.active)}",
+            "",
+            "[Service]",
+            "Type=oneshot",
+            f"ExecStart={exec_line([home.command, 'recover'])}",
+            "TimeoutStartSec=infinity",
+            "RemainAfterExit=yes",
+            "KillMode=process",
+            "",
+            "[Install]",
+            "WantedBy=multi-user.target",
+            "",
+        ]
+    )
+
+
+def job_command(job: Job, job_mark: str) -> List[str]:
+    """``systemd-run`` for a job: a transient unit that stays loaded after its end, for its exit code.
+
+    A verdict counts as success whatever its number, so that ``Restart=on-failure`` means interruptions
+    only; the start limit ends a job that fails by itself.
+    """
+    properties = [
+        "Type=exec",
+        "RemainAfterExit=yes",
+        f"SuccessExitStatus={' '.join(str(code) for code in sorted(job.verdict_exit_codes)) or '0'}",
+        "Restart=on-failure",
+        "RestartSec=2",
+        f"StartLimitIntervalSec={base.QUICK_DEATH_SECONDS}",
+        f"StartLimitBurst={base.QUICK_DEATHS}",
+        "KillMode=mixed",
+        "LogRateLimitIntervalSec=0",
+    ]
+    environment = {**base.base_environment(), **job.environment, MARK: job_mark}
+    return [
+        "systemd-run",
+        "--quiet",
+        f"--unit={unit_name(job.name)}",
+        f"--description=Draftgate {job.name}",
+        f"--working-directory={job.working_directory}",
+        *(f"--property={entry}" for entry in properties),
+        *(f"--setenv={name}={text}" for name, text in sorted(environment.items())),
+        "--",
+        # systemd expands $NAME in a command's arguments, ours are meant as they are
+        *(word.replace("$", "$$") for word in job.argv),
+    ]
+
+
+def specifiers(text: str) -> str:
+    """``text`` where systemd expands %-specifiers and nothing else.
+
+    :raises InputError: a line end, which would begin another setting.
+    """
+    if re.search(r"[\r\n\0]", text):
+        raise InputError("writing a systemd unit", f"{text!r}", "text on one line")
+    return text.replace("%", "%%")
+
+
+def quoted(text: str) -> str:
+    """One word in double quotes (systemd.syntax(7)): escapes, control characters and specifiers."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    escaped = re.sub(r"[\x01-\x1f\x7f]", lambda found: f"\\x{ord(found.group()):02x}", escaped)
+    return f'"{escaped}"'
+
+
+def exec_line(argv: Sequence[str]) -> str:
+    """A command for ``ExecStart=``: each word quoted, ``$`` doubled so that no variable is expanded."""
+    return " ".join([quoted(argv[0]), *(quoted(word.replace("$", "$$")) for word in argv[1:])])
+
+
+def environment_file_text(values: Mapping[str, str]) -> str:
+    """An ``EnvironmentFile=``: double quotes keep everything but ``\\ " $ `` and a backtick, which are escaped.
+
+    :raises InputError: a secret with a line end or a NUL byte.
+    """
+    lines = []
+    for name, text in sorted(values.items()):
+        if re.search(r"[\r\n\0]", text):
+            raise InputError("writing the engine's secrets", f"{name} has several lines", "one line")
+        escaped = re.sub(r'([\\"$`])', r"\\\1", text)
+        lines.append(f'{name}="{escaped}"')
+    return "\n".join([*lines, ""])
+
+
+
+def _replace(path: str, text: str, mode: int) -> bool:
+    with contextlib.suppress(OSError), open(path, encoding="utf-8") as handle:
+        if handle.read() == text:
+            return False
+    write_atomic(path, text.encode("utf-8"), mode)
+    return True
