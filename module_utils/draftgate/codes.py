@@ -21,7 +21,7 @@ CODES: Dict[str, Code] = {
     # 2xx: the drafter's config and weights
     "DG201": Code(
         "The drafter has no config.json",
-        "The weights do not say which mask token, which target layers or which rope the drafter was trained with.",
+        "The weights do not tell the mask token, the target layers or the rope it was trained with.",
         "Take config.json from the drafter's own revision, or give all of it as drafter_overrides.",
     ),
     "DG202": Code(

@@ -6,14 +6,16 @@ is not known is not judged, so one broken file never hides what the others tell.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Dict, List, Mapping, Optional
+import datetime
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
+from . import effective_config
 from .config_fields import is_integer
 from .contract_facts import Facts, gather
 from .contract_rules import RULES
-from .errors import InputError
-from .findings import ERROR, INFO, WARNING, Finding
+from .errors import DraftgateError, InputError
+from .findings import ERROR, INFO, WARNING, Finding, accept, blocking
 
 _ORDER = {ERROR: 0, WARNING: 1, INFO: 2}
 
@@ -72,3 +74,56 @@ def _findings(facts: Facts) -> List[Finding]:
     found = [finding for rule in RULES for finding in rule(facts)]
     wrong = [*facts.drafter.wrong, *facts.target.wrong]
     return sorted([*facts.unreadable, *wrong, *found], key=lambda finding: _ORDER[finding.severity])
+
+
+def converge(
+    drafter_dir: str,
+    target_dir: str,
+    *,
+    acceptances: Sequence[Mapping[str, Any]] = (),
+    today: datetime.date,
+    dest: Optional[str] = None,
+    check_mode: bool = False,
+    **wish: Any,
+) -> Dict[str, Any]:
+    """Judge, put the operator's acceptances on the findings, and write the effective drafter to ``dest``.
+
+    :param acceptances: ``{code, reason, until}`` each.
+    :param dest: where the effective drafter goes; None: nowhere.
+    :param wish: what :func:`judge` takes.
+    :returns: the verdict's fields, ``report`` (the findings as lines), ``changed`` and a ``diff``.
+    :raises DraftgateError: errors that nobody accepted; ``details`` are the verdict's fields.
+    """
+    verdict = judge(drafter_dir, target_dir, **wish)
+    verdict = replace(verdict, findings=accept(verdict.findings, acceptances, today))
+    stopping = blocking(verdict.findings)
+    if stopping:
+        raise _refusal(stopping, verdict)
+    config = verdict.effective_config
+    changed = dest is not None and not effective_config.is_written(dest, drafter_dir, config)
+    if dest is not None and not check_mode:
+        effective_config.write(dest, drafter_dir, config)
+    diff = {"before": effective_config.read(drafter_dir), "after": config}
+    return {"changed": changed, "diff": diff, **_result(verdict)}
+
+
+def _result(verdict: Verdict) -> Dict[str, Any]:
+    return {**verdict.as_dict(), "report": [_line(finding) for finding in verdict.findings]}
+
+
+def _line(finding: Finding) -> str:
+    note = f"Accepted: {finding.accepted}" if finding.accepted else finding.fix
+    return f"{finding.severity} {finding.code}: {finding.message} {note}".rstrip()
+
+
+def _refusal(stopping: List[Finding], verdict: Verdict) -> DraftgateError:
+    """The first error in words, the number of the others, and all of them for a program."""
+    first, more = stopping[0], len(stopping) - 1
+    return DraftgateError(
+        "judging the drafter by its files",
+        first.message.rstrip(".") + (f", and {more} more" if more else ""),
+        "",
+        first.fix,
+        code=first.code,
+        details=_result(verdict),
+    )

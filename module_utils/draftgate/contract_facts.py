@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, TypeVar
+from typing import Any, Callable, List, Mapping, Optional, Tuple, TypeVar
 
 from . import drafter_weights
 from .config_fields import Fields, text_config
-from .effective_config import CONFIG_NAME, merge
+from .effective_config import CONFIG_NAME, merge, read
 from .engine_support import Engine
 from .errors import InputError
 from .files import read_json
@@ -39,12 +39,14 @@ class Facts:
     """Everything the rules may ask for. None: not known, because absent or unreadable.
 
     :param drafter: the effective config (overrides merged); empty where there is none to judge.
+    :param has_own_config: the drafter brings a config.json that could be read.
     :param target: the target's config, ``text_config`` resolved.
     :param inferred: what the drafter's headers prove (:func:`drafter_weights.infer`).
     :param unreadable: a finding for each file that could not be read.
     """
 
     drafter: Fields
+    has_own_config: bool
     target: Fields
     weights: Optional[Weights]
     tokenizer: Optional[Tokenizer]
@@ -121,15 +123,15 @@ def gather(
     """
     unreadable: List[Finding] = []
 
-    def attempt(name: str, read: Callable[[], T]) -> Optional[T]:
+    def attempt(name: str, load: Callable[[], T]) -> Optional[T]:
         """One broken file must not hide what the others tell: it becomes a finding."""
         try:
-            return read()
+            return load()
         except InputError as exc:
             unreadable.append(_unreadable(name, exc))
             return None
 
-    own = attempt("drafter.config", lambda: _drafter_config(drafter_dir))
+    own = attempt("drafter.config", lambda: read(drafter_dir))
     config = {} if own is None else merge(own, overrides)
     target_config = read_json(os.path.join(target_dir, CONFIG_NAME), "reading the target's config.json")
     prefix, text = text_config(target_config)
@@ -137,6 +139,7 @@ def gather(
     weights = attempt("drafter.weights", lambda: read_weights(drafter_dir))
     return Facts(
         drafter=Fields("drafter", config),
+        has_own_config=bool(own),
         target=target,
         weights=weights,
         tokenizer=attempt("target.tokenizer", lambda: read_tokenizer(target_dir, target_config)),
@@ -146,16 +149,6 @@ def gather(
         inferred=drafter_weights.infer(weights, target.integer("hidden_size")) if weights else {},
         unreadable=unreadable,
     )
-
-
-def _drafter_config(directory: str) -> Dict[str, Any]:
-    """The drafter's own config; empty where it has none, which the overrides may make up for."""
-    path = os.path.join(directory, CONFIG_NAME)
-    try:
-        return read_json(path, "reading the drafter's config.json") if os.path.lexists(path) else {}
-    except InputError as exc:
-        exc.code = "DG202"
-        raise
 
 
 def _unreadable(name: str, exc: InputError) -> Finding:

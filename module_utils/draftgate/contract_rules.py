@@ -44,10 +44,27 @@ def config_is_there(facts: Facts) -> Iterator[Finding]:
             "proven by the weights": given,
             "known to the drafter's revision": list(NOT_IN_THE_WEIGHTS),
         },
-        message=f"The drafter has no config.json, and its weights do not tell {unknown}, windows or rope scaling.",
-        fix=f"Take config.json from the drafter's revision, or give drafter_overrides: those and {json.dumps(given)}.",
+        message=f"The drafter has no config.json; weights do not tell {unknown}, windows or rope scaling.",
+        fix=(
+            f"Take config.json from the drafter's revision, or give drafter_overrides with {unknown} "
+            f"and {json.dumps(given)}."
+        ),
         source="DFlash config contract",
     )
+
+
+def config_is_its_own(facts: Facts) -> Iterator[Finding]:
+    """A config made by hand may be right, and nothing in the files can show it."""
+    if facts.has_config and not facts.has_own_config:
+        yield _warning(
+            code="DG201",
+            field="drafter.config",
+            observed=None,
+            expected="config.json",
+            message="The drafter has no config.json: nothing proves what drafter_overrides say.",
+            fix="Take config.json from the drafter's revision where you can.",
+            source="DFlash config contract",
+        )
 
 
 def architecture(facts: Facts) -> Iterator[Finding]:
@@ -60,8 +77,8 @@ def architecture(facts: Facts) -> Iterator[Finding]:
             field="drafter.architectures",
             observed=names,
             expected=["DFlashDraftModel"],
-            message=f"The drafter's architectures are {names}, none of them DFlash: method and drafter do not match.",
-            fix="Set architectures to [DFlashDraftModel] if the weights are DFlash; else use another drafter.",
+            message=f"The drafter's architectures are {names}, not DFlash: method and drafter do not match.",
+            fix="Set architectures to [DFlashDraftModel] if the weights are; else use another drafter.",
             source="sglang#21272",
         )
 
@@ -118,13 +135,14 @@ def mask_means_mask(facts: Facts) -> Iterator[Finding]:
     if mask is None or facts.tokenizer is None:
         return
     roles = facts.tokenizer.roles(mask)
+    name = facts.tokenizer.describe(mask)
     if roles or facts.tokenizer.is_ordinary(mask):
         yield _error(
             code="DG206" if roles else "DG207",
             field=f"drafter.{path}",
             observed={"id": mask, "token": facts.tokenizer.piece(mask), "roles": roles},
             expected="an added token without a role, or an unused row",
-            message=f"The mask is {facts.tokenizer.describe(mask)} (id {mask}): drafts made from it are not accepted.",
+            message=f"The mask is {name} (id {mask}): drafts made from it are not accepted.",
             fix=f"Set {path} {FROM_THE_REVISION}.",
             source="NeMo Automodel#2461" if roles else "published DFlash drafters",
         )
@@ -137,7 +155,7 @@ def tokenizer_is_known(facts: Facts) -> Iterator[Finding]:
             field="target.tokenizer",
             observed=None,
             expected="tokenizer.json",
-            message="The target has no vocabulary in a tokenizer.json: what the mask means is judged by roles only.",
+            message="The target has no tokenizer.json: what the mask means is judged by its role alone.",
         )
 
 
@@ -182,7 +200,7 @@ def layer_ids_are_layers(facts: Facts) -> Iterator[Finding]:
             field=f"drafter.{path}",
             observed=ids,
             expected={"first": 0, "last": facts.layers - 1},
-            message=f"{path} has {outside}; the target has layers 0 to {facts.layers - 1}, so the first request fails.",
+            message=f"{path} has {outside}, the target layers 0 to {facts.layers - 1}: a request fails.",
             fix="Use 0-based ids; EAGLE and GGUF count from 1, so subtract 1 from theirs.",
             source="vLLM 0.32.0",
         )
@@ -196,7 +214,7 @@ def layer_ids_avoid_the_last_on_sglang(facts: Facts) -> Iterator[Finding]:
             field=f"drafter.{path}",
             observed=ids,
             expected={"last": facts.layers - 2},
-            message=f"{path} has {facts.layers - 1}, the target's last layer: SGLang stops with an IndexError.",
+            message=f"{path} has {facts.layers - 1}, the last layer: SGLang stops with an IndexError.",
             fix="Compare with the drafter's own config.json, or serve with vLLM.",
             source="SGLang 0.5.11 to 0.5.23",
         )
@@ -229,7 +247,7 @@ def layer_ids_fit_fc(facts: Facts) -> Iterator[Finding]:
         field=f"drafter.{path}",
         observed={"ids": len(ids), "fc.weight": list(fc.shape)},
         expected={"ids": captured},
-        message=f"{path} has {len(ids)} ids, and fc.weight has columns for {captured:g} layers of a target {hidden} wide.",
+        message=f"{path} has {len(ids)} ids, fc.weight takes {captured:g} layers of a target {hidden} wide.",
         fix="Use the drafter's own ids, and the target it was trained for.",
         source="DFlash reference: fc = Linear(ids · target hidden, hidden)",
     )
@@ -324,7 +342,7 @@ def vocabularies_agree(facts: Facts) -> Iterator[Finding]:
             field="drafter.vocab_size",
             observed=facts.drafter.integer("vocab_size"),
             expected=facts.rows,
-            message=f"The drafter's config {says}; the target has {facts.rows} rows, and does not share its lm_head then.",
+            message=f"The drafter's config {says}; the target has {facts.rows}, so lm_head is not shared.",
             fix=f"Set vocab_size to {facts.rows} if the drafter belongs to this target.",
             source="vllm#46435",
         )
@@ -350,7 +368,7 @@ def widths_agree(facts: Facts) -> Iterator[Finding]:
             field="drafter.hidden_size",
             observed=width,
             expected=hidden,
-            message=f"The drafter is {width} wide and the target {hidden}: they cannot share embedding and lm_head.",
+            message=f"The drafter is {width} wide, the target {hidden}: they cannot share an embedding.",
             fix="Use the target that the drafter's model card names.",
             source="DFlash reference",
         )
@@ -383,8 +401,8 @@ def block_holds_the_draft(facts: Facts) -> Iterator[Finding]:
             observed=asked,
             expected={"at most": block - 1},
             message=(
-                f"num_speculative_tokens is {asked}, and a block of {block} drafts {block - 1}: accepted silently, "
-                f"a cliff at position {block}."
+                f"num_speculative_tokens is {asked}, and a block of {block} drafts {block - 1}: "
+                f"engines accept that silently, and acceptance ends at position {block}."
             ),
             fix=f"Set num_speculative_tokens to {block - 1} or less.",
             source="DFlash reference: block_size",
@@ -395,10 +413,9 @@ def _thetas(fields: Fields) -> List[float]:
     """All rope thetas of a config, in both spellings; models with windows can have one per kind of layer."""
     parameters = fields.raw("rope_parameters")
     nested = parameters if isinstance(parameters, Mapping) else {}
-    kinds = [
-        f"rope_parameters.{kind}.rope_theta" for kind, value in nested.items() if isinstance(value, Mapping)
-    ]
-    found = map(fields.number, ["rope_theta", "rope_parameters.rope_theta", *kinds])
+    kinds = [kind for kind, value in nested.items() if isinstance(value, Mapping)]
+    paths = ["rope_parameters.rope_theta", *(f"rope_parameters.{kind}.rope_theta" for kind in kinds)]
+    found = map(fields.number, ["rope_theta", *paths])
     return [theta for theta in found if theta is not None]
 
 
@@ -411,7 +428,7 @@ def rope_theta_is_there(facts: Facts) -> Iterator[Finding]:
             field="drafter.rope_theta",
             observed=None,
             expected=targets[0] if targets else "the value of the drafter's revision",
-            message="The drafter's config has no rope_theta: vLLM silently takes 1000000, transformers 10000.",
+            message="The drafter's config has no rope_theta: vLLM takes 1000000, transformers 10000.",
             fix=f"Set rope_theta{f' to {targets[0]:g}, as the target has' if targets else ''}.",
             source="vLLM and transformers rope defaults",
         )
@@ -426,7 +443,7 @@ def rope_thetas_agree(facts: Facts) -> Iterator[Finding]:
             field="drafter.rope_theta",
             observed=top,
             expected=nested,
-            message=f"rope_theta is {top:g} and rope_parameters.rope_theta {nested:g}: engines differ in which counts.",
+            message=f"rope_theta is {top:g}, in rope_parameters {nested:g}: engines differ in which counts.",
             fix="Set both by drafter_overrides, or remove one with null.",
             source="transformers 5: rope_parameters",
         )
@@ -448,7 +465,7 @@ def rope_theta_is_the_targets(facts: Facts) -> Iterator[Finding]:
 
 
 def drafter_reaches(facts: Facts) -> Iterator[Finding]:
-    """vLLM drafts nothing in a step whose longest request does not fit the drafter (scaled rope: not judged)."""
+    """vLLM drafts nothing in a step whose longest request does not fit. Scaled ropes are not judged."""
     reach = facts.drafter.integer("max_position_embeddings")
     served = facts.server.get("max_model_len", facts.target.integer("max_position_embeddings"))
     is_scaled = facts.drafter.raw("rope_scaling") or facts.drafter.raw("rope_parameters.factor")
@@ -459,7 +476,7 @@ def drafter_reaches(facts: Facts) -> Iterator[Finding]:
             observed=reach,
             expected={"at least": served},
             message=(
-                f"The drafter reaches {reach} tokens and requests may have {served}: in every step with a longer "
+                f"The drafter reaches {reach} tokens and requests may have {served}: in a step with a longer "
                 "one, vLLM drafts nothing for any request."
             ),
             fix=f"Set max_model_len to {reach} or less, unless longer requests are rare.",
@@ -484,6 +501,7 @@ def engine_reads_it_right(facts: Facts) -> Iterator[Finding]:
 
 RULES: Tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     config_is_there,
+    config_is_its_own,
     architecture,
     mask_is_there,
     mask_is_where_it_is_read,

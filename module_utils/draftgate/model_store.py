@@ -14,7 +14,7 @@ import shutil
 import stat
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional
 
 from .canonical import digest as digest_of
 from .canonical import file_digest
@@ -119,6 +119,31 @@ def ensure(home: Home, path: str, free_bytes: Optional[Callable[[str], int]] = N
         _put_in_place(partial, wanted.path)
     content_digest(wanted.path, _cache(home))  # the next run reads no weights of the copy either
     return wanted
+
+
+def converge(home: Home, models: Mapping[str, Any], wanted_present: bool, check_mode: bool) -> Dict[str, Any]:
+    """``{name: directory}`` → the module's result, with ``models`` and ``diff``."""
+    stored: Dict[str, StoredModel] = {}
+    for name, given in models.items():
+        path = _directory(name, given)
+        writes = wanted_present and not check_mode
+        stored[name] = ensure(home, path) if writes else inspect(home, path, remember=not check_mode)
+    before = {name: "" if model.changed else model.path for name, model in stored.items()}
+    after = {name: model.path for name, model in stored.items()}
+    return {
+        "changed": wanted_present and any(model.changed for model in stored.values()),
+        "models": {name: model.as_dict() for name, model in stored.items()},
+        "diff": {"before": before, "after": after if wanted_present else before},
+    }
+
+
+def _directory(name: str, path: Any) -> str:
+    if isinstance(path, str) and path:
+        return path
+    step = f"Set {name}_path, or leave {name} out."
+    raise InputError(
+        "reading the models", f"the path of {name} is {path!r}", "a directory", step, code="DG601"
+    )
 
 
 # --- what counts ---------------------------------------------------------------------------------------
