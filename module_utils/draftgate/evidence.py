@@ -1,0 +1,253 @@
+"""Evidence: one recorded measurement with its verdict, kept per release, never edited.
+
+It counts as long as what was served, what was asked and what it ran on are the same, and it is young
+enough. Thresholds are not part of that: a stored measurement can be decided again.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+from .canonical import digest, short
+from .decision import PASS, Decision
+from .errors import InputError
+from .files import fsync_directory, read_json, write_json
+from .findings import Finding
+from .gate import Measurement
+from .layout import Home
+from .spec import gate_digest
+from .suspects import Suspect
+
+FORMAT = 1
+_CLOCK_SLACK = 300.0  # seconds into the future that a corrected clock explains
+_NAME = re.compile(r"(\d{8}T\d{6}Z)(?:_(\d+))?\.json")
+
+
+def for_gate_digest(gate: Mapping[str, Any]) -> str:
+    """The digest of what was asked: the spec's ``gate`` part without its thresholds."""
+    return gate_digest(gate)
+
+
+def build(
+    *,
+    serve: Mapping[str, Any],
+    gate: Mapping[str, Any],
+    host: str,
+    now: float,
+    identity: Mapping[str, Any],
+    measurement: Measurement,
+    decision: Decision,
+    thresholds: Optional[Mapping[str, Any]] = None,
+    suspects: Sequence[Suspect] = (),
+    findings: Sequence[Finding] = (),
+    baseline: Optional[Mapping[str, Any]] = None,
+    reference: Optional[Mapping[str, Any]] = None,
+) -> Dict[str, Any]:
+    """The evidence of one measurement, as JSON types. No prompt and no answer is in it.
+
+    :param serve: the spec's ``serve`` part that ran.
+    :param gate: the spec's ``gate`` part it was measured under.
+    :param now: epoch seconds.
+    :param identity: ``{gpus: [...], driver, engine_build}``: what else has to be equal for it to count.
+    :param thresholds: what it was judged by, complete (``validate_thresholds``); absent: as in ``gate``.
+    :param baseline: speed without speculation (``{tokens_per_second}``), where it was measured.
+    :param reference: the green evidence that it was compared with.
+    """
+    serve_digest = digest(serve)
+    return {
+        "format": FORMAT,
+        "verdict": decision.verdict,
+        "release": short(serve_digest),
+        "host": host,
+        "time": utc(now),
+        "engine": dict(serve["engine"]),
+        "target": dict(serve["target"]),
+        "drafter": _drafter(serve.get("drafter")),
+        **measurement.as_dict(),
+        "baseline": dict(baseline or {}),
+        "thresholds": dict(gate["thresholds"] if thresholds is None else thresholds),
+        "reasons": list(decision.reasons),
+        "notes": list(decision.notes),
+        "suspects": [suspect.as_dict() for suspect in suspects],
+        "findings": [finding.as_dict() for finding in findings],
+        "reference": _reference(reference),
+        "serve_digest": serve_digest,
+        "gate_digest": for_gate_digest(gate),
+        "prompts": dict(gate["prompts"]),
+        "settings": {key: value for key, value in gate.items() if key not in ("prompts", "thresholds")},
+        "identity": dict(identity),
+    }
+
+
+def _drafter(drafter: Optional[Mapping[str, Any]]) -> Optional[Dict[str, Any]]:
+    """What identifies the drafter, and the fields that most often are wrong, side by side."""
+    if drafter is None:
+        return None
+    config = drafter.get("config") or {}
+    nested = config.get("dflash_config") or {}
+    told = {
+        "mask_token_id": nested.get("mask_token_id", config.get("mask_token_id")),
+        "target_layer_ids": nested.get("target_layer_ids", config.get("aux_hidden_state_layer_ids")),
+        "block_size": nested.get("block_size", config.get("block_size")),
+    }
+    for key in ("rope_theta", "rope_scaling", "rope_parameters", "layer_types", "sliding_window", "dtype"):
+        if key in config:
+            told[key] = config[key]
+    return {**{key: value for key, value in drafter.items() if key != "config"}, **told}
+
+
+def _reference(reference: Optional[Mapping[str, Any]]) -> Optional[Dict[str, Any]]:
+    """Enough of the last green evidence to read this one without it."""
+    if reference is None:
+        return None
+    acceptance = reference.get("acceptance") or {}
+    told = {key: acceptance.get(key) for key in ("mean_acceptance_length", "rate", "per_position")}
+    return {"release": reference.get("release"), "time": reference.get("time"), **told}
+
+
+def store(home: Home, evidence: Mapping[str, Any]) -> str:
+    """Write it as ``evidence/<release>/<UTC>.json`` and return the path. Nothing is ever replaced."""
+    directory = home.evidence(evidence["release"])
+    stamp = re.sub(r"[-:]|\.\d+", "", evidence["time"])
+    temporary = os.path.join(directory, f".{stamp}.{os.getpid()}")
+    write_json(temporary, evidence)
+    try:
+        return _linked(temporary, os.path.join(directory, stamp))
+    finally:
+        os.unlink(temporary)
+        fsync_directory(directory)
+
+
+def _linked(temporary: str, stem: str) -> str:
+    """Unlike a rename, a link refuses a name that is taken: two in the same second are two files."""
+    number = 1
+    while True:
+        path = f"{stem}.json" if number == 1 else f"{stem}_{number}.json"
+        try:
+            os.link(temporary, path)
+            return path
+        except FileExistsError:
+            number += 1
+
+
+def latest(
+    home: Home,
+    release: str,
+    gate_digest: str,
+    identity: Mapping[str, Any],
+    broken: Optional[List[str]] = None,
+) -> Optional[Dict[str, Any]]:
+    """The newest evidence of a release under this gate on this hardware, whatever its verdict.
+
+    :param broken: receives the paths of files that are no evidence; they are skipped.
+    """
+    for stored in _newest_first(home, [release], broken):
+        if stored["gate_digest"] == gate_digest and stored["identity"] == dict(identity):
+            return stored
+    return None
+
+
+def latest_green(
+    home: Home, gate_digest: str, exclude: str = "", broken: Optional[List[str]] = None
+) -> Optional[Dict[str, Any]]:
+    """The newest evidence with verdict pass under this gate, over all releases with speculation.
+
+    :param exclude: a release that does not count (a release is not its own reference).
+    """
+    try:
+        releases = sorted(os.listdir(home.path("evidence")))
+    except FileNotFoundError:
+        return None
+    for stored in _newest_first(home, [release for release in releases if release != exclude], broken):
+        if stored["verdict"] == PASS and stored["gate_digest"] == gate_digest and stored["acceptance"]:
+            return stored
+    return None
+
+
+def valid(
+    evidence: Mapping[str, Any],
+    *,
+    serve_digest: str,
+    gate_digest: str,
+    identity: Mapping[str, Any],
+    now: float,
+    max_age_seconds: Optional[float],
+) -> Tuple[bool, str]:
+    """Whether stored evidence still speaks for a release, and if not, why in a few words.
+
+    :param max_age_seconds: None: any age.
+    """
+    if evidence.get("serve_digest") != serve_digest:
+        return False, "it is of another release"
+    if evidence.get("gate_digest") != gate_digest:
+        return False, "it was measured with other prompts or settings"
+    stored = evidence.get("identity") or {}
+    changed = [key for key in sorted({*stored, *identity}) if stored.get(key) != identity.get(key)]
+    if changed:
+        pairs = [f"{key} was {stored.get(key)} and is {identity.get(key)}" for key in changed]
+        return False, f"the host changed: {'; '.join(pairs)}"
+    age = now - seconds_of(evidence)
+    if age < -_CLOCK_SLACK:
+        return False, f"it is dated in the future ({evidence.get('time')})"
+    if max_age_seconds is not None and age > max_age_seconds:
+        return False, f"it is {age / 86400:.1f} days old, allowed are {max_age_seconds / 86400:.1f}"
+    return True, ""
+
+
+def utc(now: float) -> str:
+    """``2026-11-30T16:30:05Z``."""
+    return datetime.datetime.fromtimestamp(now, datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def seconds_of(evidence: Mapping[str, Any]) -> float:
+    """Epoch seconds of an evidence's ``time``."""
+    moment = datetime.datetime.strptime(evidence["time"], "%Y-%m-%dT%H:%M:%SZ")
+    return moment.replace(tzinfo=datetime.timezone.utc).timestamp()
+
+
+def _newest_first(
+    home: Home, releases: Sequence[str], broken: Optional[List[str]]
+) -> Iterator[Dict[str, Any]]:
+    named = [
+        (key, os.path.join(home.evidence(release), name))
+        for release in releases
+        for key, name in _names(home.evidence(release))
+    ]
+    for _, path in sorted(named, reverse=True):
+        try:
+            stored = read_json(path, "reading evidence")
+        except InputError:
+            stored = {}
+        if _is_evidence(stored):
+            yield stored
+        elif broken is not None:
+            broken.append(path)
+
+
+def _names(directory: str) -> Iterator[Tuple[Tuple[str, int], str]]:
+    try:
+        names = os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for name in names:
+        match = _NAME.fullmatch(name)
+        if match:
+            yield (match.group(1), int(match.group(2) or 1)), name
+
+
+def _is_evidence(value: Mapping[str, Any]) -> bool:
+    """Whether it has what readers rely on; a file from elsewhere or half a file has not."""
+    texts = all(
+        isinstance(value.get(key), str)
+        for key in ("verdict", "release", "gate_digest", "serve_digest", "time")
+    )
+    if not texts or not isinstance(value.get("identity"), dict) or "acceptance" not in value:
+        return False
+    try:
+        seconds_of(value)
+    except ValueError:
+        return False
+    return True
