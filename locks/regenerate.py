@@ -1,14 +1,12 @@
 #!/usr/bin/env python3
-"""Resolve a runtime lock anew from its own header: ``python3 locks/regenerate.py LOCK --python /usr/bin/python3``.
+"""Resolve a runtime lock anew from its own header: ``python3 locks/regenerate.py LOCK``.
 
-The header is the recipe: ``distribution`` and ``engine-version`` say what is asked of the index, ``excluded`` what is
-left out, ``python`` and ``platform`` for whom. Only the figures (``glibc``, ``packages``, ``download-bytes``,
-``installed-bytes``) and the pins are rewritten; every other line is kept as it is. For a new version copy the lock,
-change the header, run this on the copy.
+The header is the recipe: ``distribution`` and ``engine-version`` say what is asked of the index,
+``excluded`` what is left out. The figures (``glibc``, ``packages``, ``download-bytes``,
+``installed-bytes``) and the pins are rewritten; every other line is kept as it is.
 
-Needs the interpreter the lock is for, with ``venv``, about three times ``download-bytes`` of room in ``TMPDIR``, and
-pip's ordinary configuration, to which the header's ``extra-index`` is added unless ``--extra-index ''`` says that
-the configured places have everything.
+Needs the interpreter the lock is for, with ``venv``, about three times ``download-bytes`` of room in
+``TMPDIR``, and pip's ordinary configuration, to which the header's ``extra-index`` is added.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from typing import Dict, List, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "module_utils"))
 
-from draftgate.runtime import Lock, normalized_name, parse_lock, parse_wheel_name  # noqa: E402  (path set above)
+from draftgate.runtime_lock import Lock, normalized_name, parse_lock, parse_wheel_name
 
 _GLIBC_TAG = re.compile(r"manylinux_2_(\d+)_")
 
@@ -68,7 +66,8 @@ def measure(pip: List[str], found: Dict[str, Dict[str, str]], index: str, work: 
     lines = [f"{name}=={pin['version']} --hash=sha256:{pin['sha256']}" for name, pin in found.items()]
     requirements.write_text(index + "\n".join(lines) + "\n", encoding="utf-8")
     subprocess.run(
-        [*pip, "download", "--no-deps", "--require-hashes", "--dest", str(wheels), "-r", str(requirements)], check=True
+        [*pip, "download", "--no-deps", "--require-hashes", "--dest", str(wheels), "-r", str(requirements)],
+        check=True,
     )
     pins = []
     for wheel in sorted(wheels.iterdir()):
@@ -80,7 +79,7 @@ def measure(pip: List[str], found: Dict[str, Dict[str, str]], index: str, work: 
 
 
 def glibc_minimum(work: Path) -> str:
-    """The newest glibc that one of the wheels is built against; a wheel of several tags needs only its oldest."""
+    """The newest glibc that a wheel is built against; a wheel of several tags needs only its oldest."""
     needs = [
         min(int(minor) for minor in minors)
         for minors in (_GLIBC_TAG.findall(wheel.name) for wheel in (work / "wheels").iterdir())
