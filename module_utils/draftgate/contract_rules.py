@@ -420,9 +420,9 @@ def _thetas(fields: Fields) -> List[float]:
 
 
 def rope_theta_is_there(facts: Facts) -> Iterator[Finding]:
-    targets = _thetas(facts.target)
-    wrong = any(map(facts.drafter.is_wrong, ("rope_theta", "rope_parameters.rope_theta")))
-    if facts.has_config and not facts.is_speculators and not _thetas(facts.drafter) and not wrong:
+    own, targets = _thetas(facts.drafter), _thetas(facts.target)
+    is_wrong = any(map(facts.drafter.is_wrong, ("rope_theta", "rope_parameters.rope_theta")))
+    if facts.has_config and not facts.is_speculators and not own and not is_wrong:
         yield _warning(
             code="DG227",
             field="drafter.rope_theta",

@@ -14,7 +14,7 @@ import shutil
 import stat
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Set
 
 from .canonical import digest as digest_of
 from .canonical import file_digest
@@ -112,6 +112,7 @@ def ensure(home: Home, path: str, free_bytes: Optional[Callable[[str], int]] = N
     with _locked(partial):
         if _is_stored(home, content, True):  # another run was first
             return wanted
+        _remove_strays(partial, {file.name for file in content.files})
         todo = [file for file in content.files if not _is_copied(partial, file)]
         _require_room(os.path.dirname(partial), sum(file.bytes for file in todo), free_bytes or _free_bytes)
         for file in todo:
@@ -152,9 +153,9 @@ def _directory(name: str, path: Any) -> str:
 def _names(root: str) -> List[str]:
     """Relative names of the files that count, sorted."""
     doing = "reading a model"
+    step = "Set target_path or drafter_path to the model's directory on the host."
     if not os.path.isdir(root):
         what = "is a file" if os.path.exists(root) else "does not exist"
-        step = "Set target_path or drafter_path to the model's directory on the host."
         raise InputError(doing, f"{root!r} {what}", "a directory", step, code="DG601")
     names: List[str] = []
     for directory, subdirectories, files in os.walk(root, onerror=_refuse):
@@ -170,7 +171,7 @@ def _names(root: str) -> List[str]:
             _check_file(root, os.path.join(directory, name))
             names.append(os.path.relpath(os.path.join(directory, name), root))
     if not names:
-        raise InputError(doing, f"{root!r} has no files", "config.json and weights", code="DG601")
+        raise InputError(doing, f"{root!r} has no files", "config.json and weights", step, code="DG601")
     return sorted(names)
 
 
@@ -271,6 +272,15 @@ def _locked(directory: str) -> Iterator[None]:
         os.close(descriptor)
 
 
+def _remove_strays(partial: str, wanted: Set[str]) -> None:
+    """What else lies in a killed copy would become a part of the model."""
+    for directory, _, files in os.walk(partial):
+        for name in files:
+            path = os.path.join(directory, name)
+            if os.path.relpath(path, partial) not in wanted:
+                os.unlink(path)
+
+
 def _is_copied(partial: str, file: File) -> bool:
     path = os.path.join(partial, file.name)
     return os.path.isfile(path) and os.path.getsize(path) == file.bytes and file_digest(path) == file.sha256
@@ -327,7 +337,7 @@ def _copy_bytes(reader: int, writer: int, size: int) -> None:
 
 
 def _put_in_place(partial: str, path: str) -> None:
-    """Rename; a damaged copy that is in the way goes first. Strays in ``partial`` were never wanted."""
+    """Rename; a damaged copy that is in the way goes first."""
     if os.path.lexists(path):
         shutil.rmtree(path)
     os.rename(partial, path)
