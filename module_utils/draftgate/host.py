@@ -144,11 +144,16 @@ def red_evidence(
     )
     if not counts:
         return None
-    reference = evidence.latest_green(home, gate_digest)
-    decision = decide(stored, wished["gate"]["thresholds"], reference)
+    decision = decide(stored, wished["gate"]["thresholds"], comparable(home, wished["serve"], gate_digest))
     if decision.verdict != "fail":
         return None
     return {**stored, "reason": decision.reasons[0]["message"] if decision.reasons else ""}
+
+
+def comparable(home: Home, serve: Mapping[str, Any], gate_digest: str) -> Optional[Dict[str, Any]]:
+    """The last green evidence under this gate, unless it is of another target: that is no regression."""
+    known = evidence.latest_green(home, gate_digest)
+    return known if known and known["target"] == serve["target"] else None
 
 
 def salted(home: Home, values: Mapping[str, str], create: bool) -> Dict[str, str]:
@@ -168,7 +173,9 @@ def salted(home: Home, values: Mapping[str, str], create: bool) -> Dict[str, str
     if os.path.exists(path):
         with open(path, "rb") as handle:
             key = handle.read()
-    return {name: hmac.new(key, value.encode(), "sha256").hexdigest() for name, value in sorted(wanted.items())}
+    return {
+        name: hmac.new(key, value.encode(), "sha256").hexdigest() for name, value in sorted(wanted.items())
+    }
 
 
 def store_secrets(home: Home, values: Mapping[str, str], digests: Mapping[str, str]) -> None:
@@ -178,12 +185,3 @@ def store_secrets(home: Home, values: Mapping[str, str], digests: Mapping[str, s
         path = home.secret(name, salted_digest)
         if not os.path.exists(path):
             write_atomic(path, values[name].encode(), 0o600)
-
-
-def api_key(home: Home, deployed: Mapping[str, Any]) -> Optional[str]:
-    """The key that the engine of ``deployed`` asks for, from its file."""
-    salted_digest = deployed["place"]["secrets"].get("VLLM_API_KEY")
-    if not salted_digest:
-        return None
-    with open(home.secret("VLLM_API_KEY", salted_digest), encoding="utf-8") as handle:
-        return handle.read()

@@ -56,7 +56,12 @@ class Client(Protocol):
 
 @dataclass(frozen=True)
 class Ready:
-    """An engine that has answered: ``seconds`` since the wait began, the manager's pid, the engine's version."""
+    """An engine that has answered.
+
+    :param seconds: since the wait began.
+    :param pid: of the process that the service manager started.
+    :param version: what the engine says it is.
+    """
 
     seconds: float
     pid: Optional[int]
@@ -134,7 +139,7 @@ RULES: Sequence[Rule] = (
     ),
     Rule(
         "import_error",
-        r"ModuleNotFoundError: (No module named '[\w.]+')|ImportError: (cannot import name .{0,120})|PackageNotFoundError",
+        r"ModuleNotFoundError: No module named '[\w.]+'|ImportError: cannot import name .{0,120}",
         "the runtime is incomplete ({0})",
         "Build the runtime anew from its lock; nothing may be installed into it by hand.",
     ),
@@ -164,7 +169,7 @@ RULES: Sequence[Rule] = (
     ),
     Rule(
         "out_of_memory",
-        r"No available memory for the cache blocks.{0,120}|[^.]*KV cache is needed, which is larger than .{0,120}",
+        r"No available memory for the cache blocks.{0,120}|[^.]*KV cache is needed, which is .{0,99}",
         "the KV cache has no room ({0})",
         _LESS_MEMORY,
     ),
@@ -208,23 +213,24 @@ def classify(log_lines: Iterable[str], context: Mapping[str, Any]) -> Cause:
         return _first_request(found, lines, context)
     if found:
         return found
+    observed = context.get("observed", "it ended")
     if context.get("oom_kills"):
         return _cause(
             "out_of_memory",
-            f"the kernel killed {context['oom_kills']} process(es) for memory meanwhile; {context.get('observed', '')}",
+            f"the kernel killed {context['oom_kills']} process(es) for memory meanwhile; {observed}",
             "Free memory, or lower VLLM_CPU_KVCACHE_SPACE; dmesg names the process.",
         )
     if context.get("timed_out"):
         last = next((line for line in reversed(lines) if line.strip()), "nothing")
         return _cause(
             "timeout",
-            f"{context.get('observed', 'it did not answer in time')}; its log ends with: {last.strip()[:200]}",
+            f"{observed}; its log ends with: {last.strip()[:200]}",
             "Give it more time (draftgate_switch_time_limit), or find out what it waits for.",
         )
     error = _last_error(lines)
     return _cause(
         "unknown",
-        f"{context.get('observed', 'it ended')}{f': {error}' if error else ''}",
+        f"{observed}: {error}" if error else observed,
         "Read the end of its log below.",
         error,
     )
@@ -242,9 +248,10 @@ def _by_rules(lines: Sequence[str]) -> Optional[Cause]:
 
 def _first_request(found: Optional[Cause], lines: Sequence[str], context: Mapping[str, Any]) -> Cause:
     why = found.message if found else _last_error(lines)
+    observed = context.get("observed", "it was healthy and died at its first request")
     return _cause(
         "died_on_first_request",
-        f"{context.get('observed', 'it was healthy and died at its first request')}{f': {why}' if why else ''}",
+        f"{observed}: {why}" if why else observed,
         "Usually a mask_token_id or a target_layer_ids entry that the target does not have. " + _CONTRACT,
         found.line if found else why,
     )
@@ -255,7 +262,9 @@ def _cause(cause: str, message: str, next_step: str, line: str = "") -> Cause:
 
 
 _ERROR = re.compile(r"\b(?:[A-Z]\w*(?:Error|Exception|Interrupt)): .+|\b[A-Z]\w*Error\b\s*$")
-_CONSEQUENCE = re.compile(r"Engine core initialization failed|EngineDeadError|EngineCore encountered an issue")
+_CONSEQUENCE = re.compile(
+    r"Engine core initialization failed|EngineDeadError|EngineCore encountered an issue"
+)
 
 
 def _last_error(lines: Sequence[str]) -> str:
@@ -268,7 +277,13 @@ def _last_error(lines: Sequence[str]) -> str:
 _SECRETS = (
     (re.compile(r"\bhf_[A-Za-z0-9]{8,}"), "hf_(masked)"),
     (re.compile(r"(?i)(bearer\s+)\S+"), r"\1(masked)"),
-    (re.compile(r"(?i)((?:api[-_]?key|token|password|secret)['\"]?\s*[=:]\s*\[?['\"]?)(?!None\b|null\b|\d+\b)[^\s'\",\])]+"), r"\1(masked)"),
+    (
+        re.compile(
+            r"(?i)((?:api[-_]?key|token|password|secret)['\"]?\s*[=:]\s*\[?['\"]?)"
+            r"(?!None\b|null\b|\d+\b)[^\s'\",\])]+"
+        ),
+        r"\1(masked)",
+    ),
 )
 
 
@@ -288,7 +303,9 @@ def require_port(host: str, port: int) -> None:
     if processes.port_free(host, port):
         return
     holder = processes.port_holder(host, port)
-    who = f"pid {holder['pid']}: {mask(holder['command'])[:200]}" if holder and holder["pid"] else "another user's process"
+    who = "another user's process"
+    if holder and holder["pid"]:
+        who = f"pid {holder['pid']}: {mask(holder['command'])[:200]}"
     cause = _cause("port_taken", f"port {port} is taken by {who}", "Stop it, or set vllm_port to a free one.")
     raise _launch_error(f"binding {host}:{port}", cause, [], {"holder": holder})
 
@@ -334,6 +351,7 @@ def converge(spec: Mapping[str, Any], state: str, timeout: float, check: bool) -
     service = service_for(wished, home)
     before = backend.state(service.name)
     steps = _steps(before.status, state)
+    after = _AFTER[state] if steps else before.status
     seconds = None
     if steps and not check:
         seconds = _carry_out(steps, backend, service, wished, timeout)
@@ -343,8 +361,8 @@ def converge(spec: Mapping[str, Any], state: str, timeout: float, check: bool) -
         "endpoint": f"http://{_bracketed(wished['place']['host'])}:{wished['place']['port']}",
         "argv": list(service.argv),
         "ready_seconds": seconds,
-        "diff": {"before": {"state": before.status}, "after": {"state": _AFTER[state] if steps else before.status}},
-        **_running(backend, service.name, _client(home, wished)),
+        "diff": {"before": {"state": before.status}, "after": {"state": after}},
+        **_running(backend, service.name, client_for(home, wished)),
     }
 
 
@@ -377,7 +395,7 @@ def _carry_out(
     backend.start(service.name)
     try:
         return wait_ready(
-            _client(Home.at(place["home"]), wished),
+            client_for(Home.at(place["home"]), wished),
             backend,
             service.name,
             served_model_name=wished["serve"]["served_model_name"],
@@ -391,14 +409,15 @@ def _carry_out(
         raise
 
 
-def _client(home: Home, wished: Mapping[str, Any]) -> EngineClient:
-    place = wished["place"]
+def client_for(home: Home, deployed: Mapping[str, Any], timeout: float = 10.0) -> EngineClient:
+    """A client for the engine of a deployment, with the key it asks for, from the key's file."""
+    place = deployed["place"]
     salted = place["secrets"].get("VLLM_API_KEY")
     key = None
     if salted:
         with open(home.secret("VLLM_API_KEY", salted), encoding="utf-8") as handle:
             key = handle.read().rstrip("\r\n")
-    return EngineClient(place["host"], place["port"], api_key=key)
+    return EngineClient(place["host"], place["port"], api_key=key, timeout=timeout)
 
 
 def _running(backend: Backend, name: str, client: Client) -> Dict[str, Any]:
@@ -434,7 +453,8 @@ def wait_ready(
     progress("start", 0, 0, "waiting for /health")
     watch.until(client.health, "it is not healthy")
     progress("start", 0, 0, "waiting for its model")
-    watch.until(lambda: served_model_name in _models(client), f"it does not list the model {served_model_name!r}")
+    listed = f"it does not list the model {served_model_name!r}"
+    watch.until(lambda: served_model_name in _models(client), listed)
     progress("start", 0, 0, "waiting for its first answer")
     watch.first_request(client, served_model_name)
     return Ready(round(clock() - watch.began, 2), watch.first.pid, client.version())
@@ -491,7 +511,8 @@ class _Watch:
             self.sleep(_POLL_SECONDS)
         death = self._death()
         if death:
-            return self._failed(f"it was healthy and died at its first request ({death})", asked_first_request=True)
+            observed = f"it was healthy and died at its first request ({death})"
+            return self._failed(observed, asked_first_request=True)
         timed_out = self.clock() >= self.deadline
         return self._failed(f"it is healthy and does not answer ({exc.observed})", timed_out=timed_out)
 
@@ -517,7 +538,7 @@ class _Watch:
 
 
 def current_run(lines: Sequence[str]) -> List[str]:
-    """The lines since the last start, where the log says when one began (the reaper's and systemd's own lines)."""
+    """The lines since the last start, where the reaper or systemd has said when one began."""
     starts = [number for number, line in enumerate(lines) if _START.search(line)]
     return list(lines[starts[-1] :]) if starts else list(lines)
 

@@ -95,11 +95,15 @@ def validate(spec: Mapping[str, Any]) -> None:
             problems.append(f"{part} is {_kind(value)}, not an object")
             continue
         problems += [f"{part}.{name} is not a field" for name in sorted(set(value) - set(fields))]
-        problems += [p for name, field in fields.items() for p in _check(f"{part}.{name}", value, name, field)]
+        problems += [
+            p for name, field in fields.items() for p in _check(f"{part}.{name}", value, name, field)
+        ]
     problems += [f"{name} is not a part" for name in sorted(set(spec) - set(PARTS))]
     problems += list(_non_finite("", spec))
     if problems:
-        raise InputError(DOING, "; ".join(problems), "the fields and types of the spec", details={"problems": problems})
+        raise InputError(
+            DOING, "; ".join(problems), "the fields and types of the spec", details={"problems": problems}
+        )
 
 
 def _kind(value: Any) -> str:
@@ -124,7 +128,9 @@ def _check(path: str, part: Mapping[str, Any], name: str, field: _Field) -> List
     if isinstance(value, dict):
         problems += [f"{path}.{key} is absent" for key in schema.get("required", ()) if not value.get(key)]
     if schema.get("additionalProperties") == {"type": "string"}:
-        problems += [f"{path}.{key} is {item!r}, not text" for key, item in value.items() if not isinstance(item, str)]
+        problems += [
+            f"{path}.{key} is {item!r}, not text" for key, item in value.items() if not isinstance(item, str)
+        ]
     return problems
 
 
@@ -182,12 +188,20 @@ def flatten(value: Mapping[str, Any], prefix: str = "") -> Dict[str, Any]:
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> List[Dict[str, Any]]:
     """``[{field, before, after}]`` by dotted path, sorted; an absent side is null."""
     old, new = flatten(_parts(before)), flatten(_parts(after))
-
+    paths = [path for path in sorted(set(old) | set(new)) if not _filled(path, old, new)]
     return [
         {"field": path, "before": old.get(path), "after": new.get(path)}
-        for path in sorted(set(old) | set(new))
+        for path in paths
         if (path in old) != (path in new) or old.get(path) != new.get(path)
     ]
+
+
+def _filled(path: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """An empty object whose other side has fields: those fields are the difference."""
+    return any(
+        side.get(path) == {} and any(name.startswith(path + ".") for name in other)
+        for side, other in ((old, new), (new, old))
+    )
 
 
 def _parts(side: Mapping[str, Any]) -> Dict[str, Any]:

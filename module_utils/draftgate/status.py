@@ -5,12 +5,11 @@ from __future__ import annotations
 import datetime
 from typing import Any, Dict, List, Mapping, Optional
 
-from . import host, recovery
+from . import host, launch, recovery
 from .backend.base import Backend
-from .engine_client import EngineClient
+from .clocks import Clocks
 from .errors import DraftgateError, InputError
 from .files import read_json
-from .clocks import Clocks
 from .journal import Journal, finished
 from .layout import Home
 
@@ -40,9 +39,13 @@ def read(home: Home, backend: Optional[Backend], clocks: Clocks) -> Dict[str, An
         "model": deployed["serve"]["served_model_name"] if deployed else None,
         "activated": active["activated"] if active else None,
         "previous": (active.get("previous") or {}).get("release") if active else None,
-        "pid": backend.state(host.service_name(deployed["id"])).pid if backend and deployed and running else None,
+        "pid": backend.state(host.service_name(deployed["id"])).pid
+        if backend and deployed and running
+        else None,
         "evidence": _evidence(active),
-        "switch": None if finished(entries) else {"state": entries[-1]["state"], "attempt": entries[0]["switch"]},
+        "switch": None
+        if finished(entries)
+        else {"state": entries[-1]["state"], "attempt": entries[0]["switch"]},
         "last_switch": recovery.summary(entries),
     }
     state["next_step"] = _next_step(home, state, active is not None)
@@ -62,9 +65,8 @@ def _shown(
 def _healthy(home: Home, deployed: Optional[Mapping[str, Any]]) -> bool:
     if deployed is None:
         return False
-    place = deployed["place"]
     try:
-        return EngineClient(place["host"], place["port"], api_key=host.api_key(home, deployed), timeout=3.0).health()
+        return launch.client_for(home, deployed, timeout=3.0).health()
     except (DraftgateError, OSError):
         return False
 
@@ -101,15 +103,21 @@ def table(state: Mapping[str, Any]) -> str:
     """The same for a person."""
     if state["release"] is None:
         return f"{state['home']}: nothing is deployed here\n{state['next_step']}"
-    rows = [("release", f"{state['release']}  {_word(state)}"), ("endpoint", f"{state['endpoint']}  model {state['model']}")]
+    rows = [
+        ("release", f"{state['release']}  {_word(state)}"),
+        ("endpoint", f"{state['endpoint']}  model {state['model']}"),
+    ]
     if state["activated"]:
         moment = datetime.datetime.fromtimestamp(state["activated"], datetime.timezone.utc)
         rows.append(("activated", moment.strftime("%Y-%m-%d %H:%M:%S UTC")))
     evidence = state["evidence"]
     if evidence and evidence.get("mean_acceptance_length") is not None:
         rows.append(
-            ("evidence", f"{evidence['verdict']}, mean acceptance length {evidence['mean_acceptance_length']:.2f}, "
-             f"rate {100 * evidence['rate']:.1f} %, measured {evidence['time']}")
+            (
+                "evidence",
+                f"{evidence['verdict']}, mean acceptance length {evidence['mean_acceptance_length']:.2f}, "
+                f"rate {100 * evidence['rate']:.1f} %, measured {evidence['time']}",
+            )
         )
     rows.append(("process", f"pid {state['pid']} under {state['backend']}"))
     if state["previous"]:

@@ -15,10 +15,9 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
 
 from . import host, judge, launch, recovery
 from .backend.base import Backend
-from .engine_client import EngineClient
+from .clocks import Clocks
 from .errors import DraftgateError, HostError, LaunchError, TimeLimitError
 from .files import read_json, write_json
-from .clocks import Clocks
 from .journal import (
     ACTIVATED,
     FAILED,
@@ -81,19 +80,28 @@ class Switch:
 
     # The loop
 
+    def walk(self) -> None:
+        """Carry the open switch to its end."""
+        while not finished(self.journal.entries()):
+            self._next()
+
     def settle(self) -> bool:
-        """Do the next action until there is none: an open switch is ended, what is activated runs.
+        """End the open switch and see to it that what is activated runs, and nothing else.
 
         :returns: whether there was anything to do.
         """
         acted = False
-        while True:
-            entries = self.journal.entries()
-            action = recovery.next_action(entries, host.observe(self.home, self.backend, self.clocks))
-            if action.name == recovery.NOTHING:
-                return acted
-            self._perform(entries, action)
+        while self._next():
             acted = True
+        return acted
+
+    def _next(self) -> bool:
+        entries = self.journal.entries()
+        action = recovery.next_action(entries, host.observe(self.home, self.backend, self.clocks))
+        if action.name == recovery.NOTHING:
+            return False
+        self._perform(entries, action)
+        return True
 
     def _perform(self, entries: List[Entry], action: recovery.Action) -> None:
         forward = action.name in (recovery.STOP_PREVIOUS, recovery.START_CANDIDATE, recovery.GATE)
@@ -238,7 +246,9 @@ class Switch:
         if previous:
             problem = self._bring_back(previous)
             if problem:
-                self.journal.append(UNRESTORED, serving=None, reason=f"{action.reason}; {problem}", cause=action.cause)
+                self.journal.append(
+                    UNRESTORED, serving=None, reason=f"{action.reason}; {problem}", cause=action.cause
+                )
                 return
         self.journal.append(
             RESTORED,
@@ -291,8 +301,7 @@ class Switch:
             launch.require_port(deployed["place"]["host"], deployed["place"]["port"])
             self.backend.define(launch.service_for(dict(deployed), self.home))
             self.backend.start(name)
-        place = deployed["place"]
-        client = EngineClient(place["host"], place["port"], api_key=host.api_key(self.home, deployed))
+        client = launch.client_for(self.home, deployed)
         return launch.wait_ready(
             client,
             self.backend,
@@ -358,7 +367,7 @@ def converge(switch: Switch, attempt: str, wish: Mapping[str, Any]) -> Dict[str,
         if plan.action in (NONE, REFUSE):
             return _unchanged(plan, facts.active, acted)
         switch.open(attempt, wish, plan)
-        switch.settle()
+        switch.walk()
     return result_of(switch.journal.entries(), attempt)
 
 
@@ -377,7 +386,12 @@ def _unchanged(plan: Plan, active: Optional[Mapping[str, Any]], acted: bool) -> 
 def result_of(entries: List[Entry], attempt: str) -> Dict[str, Any]:
     """The journal's end as a result with an exit code."""
     summary = recovery.summary(entries)
-    codes = {ACTIVATED: EXIT_PASS, RESTORED: EXIT_RESTORED, STOPPED: EXIT_RESTORED, UNRESTORED: EXIT_UNRESTORED}
+    codes = {
+        ACTIVATED: EXIT_PASS,
+        RESTORED: EXIT_RESTORED,
+        STOPPED: EXIT_RESTORED,
+        UNRESTORED: EXIT_UNRESTORED,
+    }
     failed: Mapping[str, Any] = last(entries, FAILED) or {}
     return {
         **summary,

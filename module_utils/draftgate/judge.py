@@ -1,0 +1,135 @@
+"""One gate, from the running candidate to the stored evidence: measure, compare, decide, explain, record."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from . import evidence, gate, host, launch, prompts
+from .canonical import digest
+from .clocks import Clocks
+from .decision import Decision, decide
+from .errors import InputError, LaunchError
+from .files import read_json
+from .findings import Finding
+from .gate import Measurement
+from .journal import Entry
+from .layout import Home
+from .progress import Report
+from .spec import differences, gate_digest
+from .suspects import suspects
+
+
+def gate_candidate(
+    home: Home, entries: List[Entry], clocks: Clocks, progress: Report
+) -> Tuple[str, Dict[str, Any]]:
+    """Judge the candidate of the open switch; ``(path of the evidence, evidence)``.
+
+    A candidate that already served and whose evidence still counts is decided from that evidence.
+
+    :raises InputError: the prompt set on the host is not the wished one.
+    """
+    opened = entries[0]
+    measurement = _stored(home, opened, clocks) or _measured(home, opened["candidate"], clocks, progress)
+    return _record(home, opened, measurement, clocks.now())
+
+
+def record_launch_failure(home: Home, opened: Entry, exc: LaunchError, now: float) -> str:
+    """Evidence of a candidate that never answered: what cannot cure itself is red, the rest inconclusive."""
+    problem = {
+        "code": exc.code,
+        "message": exc.observed,
+        "field": "launch",
+        "observed": exc.details.get("line") or exc.details.get("cause"),
+        "expected": exc.expected,
+    }
+    measurement = gate.summarise([], opened["candidate"]["serve"]["num_speculative_tokens"], problem)
+    return _record(home, opened, measurement, now)[0]
+
+
+def _measured(home: Home, candidate: Mapping[str, Any], clocks: Clocks, progress: Report) -> Measurement:
+    path = home.prompts(candidate["gate"]["prompts"]["digest"])
+    with open(path, "rb") as handle:
+        data = handle.read()
+    if prompts.digest(data) != candidate["gate"]["prompts"]["digest"]:
+        raise InputError(
+            "reading the gate's prompts", f"{path} has been changed", "the content of its digest"
+        )
+    serve = candidate["serve"]
+    return gate.measure(
+        launch.client_for(home, candidate),
+        serve["served_model_name"],
+        prompts.load(data),
+        candidate["gate"],
+        num_speculative_tokens=serve["num_speculative_tokens"],
+        clock=clocks.boottime,
+        progress=progress,
+    )
+
+
+def _stored(home: Home, opened: Entry, clocks: Clocks) -> Optional[Measurement]:
+    """The measurement that still counts for this very process, when only thresholds were changed."""
+    candidate, previous = opened["candidate"], opened["previous"]
+    if opened["action"] != "decide" or not previous or previous["id"] != candidate["id"]:
+        return None
+    identity = host.identity(candidate)
+    known = evidence.latest(home, candidate["release"], gate_digest(candidate["gate"]), identity)
+    counts = known is not None and evidence.valid(
+        known,
+        serve_digest=digest(candidate["serve"]),
+        gate_digest=gate_digest(candidate["gate"]),
+        identity=identity,
+        now=clocks.now(),
+        max_age_seconds=opened.get("evidence_max_age"),
+    )
+    if known is None or not counts or not counts[0]:
+        return None
+    return Measurement(**{field.name: known[field.name] for field in dataclasses.fields(Measurement)})
+
+
+def _record(home: Home, opened: Entry, measurement: Measurement, now: float) -> Tuple[str, Dict[str, Any]]:
+    candidate = opened["candidate"]
+    reference = host.comparable(home, candidate["serve"], gate_digest(candidate["gate"]))
+    decision = decide(measurement.as_dict(), candidate["gate"]["thresholds"], reference)
+    known = evidence.build(
+        serve=candidate["serve"],
+        gate=candidate["gate"],
+        host=socket.gethostname(),
+        now=now,
+        identity=host.identity(candidate),
+        measurement=measurement,
+        decision=decision,
+        suspects=suspects(
+            measurement.as_dict(),
+            opened["findings"],
+            _differences(home, reference, opened),
+            decision,
+            _context(opened, reference),
+        ),
+        findings=[Finding(**finding) for finding in opened["findings"]],
+        reference=reference,
+    )
+    return evidence.store(home, known), known
+
+
+def _differences(home: Home, reference: Optional[Mapping[str, Any]], opened: Entry) -> List[Dict[str, Any]]:
+    """What the candidate changed against the last green release, else against what served before."""
+    green = None
+    if reference and os.path.exists(home.release_spec(reference["release"])):
+        green = {
+            "serve": read_json(home.release_spec(reference["release"]), "reading the last green release")
+        }
+    elif opened["previous"]:
+        green = {"serve": opened["previous"]["serve"]}
+    return differences(green, {"serve": opened["candidate"]["serve"]}) if green else []
+
+
+def _context(opened: Entry, reference: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
+    drafter = opened["candidate"]["serve"]["drafter"] or {}
+    return {
+        "drafter_overrides": opened.get("drafter_overrides") or {},
+        "drafter": drafter.get("config") or {},
+        "reference": reference,
+    }

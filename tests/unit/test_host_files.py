@@ -1,0 +1,134 @@
+"""The journal, the agent, the secrets and the progress: what lies on a host and must survive a kill."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from draftgate import agent, files, host, journal, progress
+from draftgate.errors import HostError, InputError
+from draftgate.layout import Home
+from draftgate.release import seconds_of
+
+
+def test_a_torn_last_line_is_dropped_and_the_next_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    log = journal.Journal(str(path), lambda: 1.0)
+    log.append("prepared")
+    with path.open("ab") as handle:
+        handle.write(b'{"state": "previous_st')
+    assert [entry["state"] for entry in log.entries()] == ["prepared"]
+    log.append("started")
+    assert [entry["state"] for entry in log.entries()] == ["prepared", "started"]
+
+
+def test_an_edited_journal_is_one_clear_error(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_text("not json\n")
+    with pytest.raises(HostError, match="line 1"):
+        journal.Journal(str(path), lambda: 1.0).entries()
+
+
+def test_a_line_is_on_the_disk_before_append_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    for name in ("write", "fsync"):
+        real = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *a, real=real, name=name: (calls.append(name), real(*a))[1])
+    journal.Journal(str(tmp_path / "j"), lambda: 1.0).append("prepared")
+    assert calls == ["write", "fsync", "fsync"], "the line, then the directory that names the file"
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_litter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "active.json"
+    files.write_json(str(path), {"release": "old"})
+
+    def full(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        files.write_json(str(path), {"release": "new"})
+    assert files.read_json(str(path), "reading") == {"release": "old"}
+    assert os.listdir(tmp_path) == ["active.json"]
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [(b"{", "not JSON"), (b"[]", "a JSON list"), (b'"\xff"', "not UTF-8"), (None, "cannot be read")],
+)
+def test_a_bad_json_file_is_one_clear_error(tmp_path: Path, content: bytes | None, named: str) -> None:
+    path = tmp_path / "x.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InputError, match=named):
+        files.read_json(str(path), "reading a file")
+
+
+def test_the_agent_is_the_package_and_runs_from_its_home(tmp_path: Path, repo: Path) -> None:
+    digest, archive = agent.build(str(repo / "module_utils" / "draftgate"))
+    assert agent.build(str(repo / "module_utils" / "draftgate")) == (digest, archive)
+    home = Home(str(tmp_path / "home with space"))
+    assert agent.install(home, digest, archive, sys.executable)
+    assert not agent.install(home, digest, archive, sys.executable), "the second time changes nothing"
+    done = subprocess.run([home.command, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip()
+
+
+def test_an_archive_under_a_wrong_digest_is_refused(tmp_path: Path, repo: Path) -> None:
+    _digest, archive = agent.build(str(repo / "module_utils" / "draftgate"))
+    home = Home(str(tmp_path))
+    with pytest.raises(HostError, match="digest"):
+        agent.install(home, "0" * 64, archive, sys.executable)
+    assert agent.installed(home) == ""
+
+
+def test_a_secret_is_a_private_file_and_a_keyed_digest(tmp_path: Path) -> None:
+    home, other = Home(str(tmp_path / "a")), Home(str(tmp_path / "b"))
+    secret = {"VLLM_API_KEY": "hunter2hunter2"}
+    digests = host.salted(home, secret, create=True)
+    host.store_secrets(home, secret, digests)
+    path = home.secret("VLLM_API_KEY", digests["VLLM_API_KEY"])
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    assert stat.S_IMODE(os.stat(home.secrets).st_mode) == 0o700
+    assert host.salted(home, secret, create=False) == digests, "the same secret counts the same"
+    assert host.salted(other, secret, create=True) != digests, "equal secrets on two hosts do not look equal"
+    assert "hunter2" not in str(digests)
+
+
+def test_what_remains_comes_from_last_time_and_from_the_count(tmp_path: Path) -> None:
+    now = [100.0]
+    path = str(tmp_path / "p.json")
+    report = progress.ProgressFile(path, ["start", "gate"], {"start": 40.0, "gate": 20.0}, lambda: now[0])
+    report("start", 0, 0, "")
+    now[0] += 10
+    report("start", 0, 0, "loading")
+    assert progress.read(path)["remaining"] == 50.0
+    now[0] += 30
+    report("gate", 0, 10, "")
+    now[0] += 4
+    report("gate", 2, 10, "prose")
+    assert progress.read(path)["remaining"] == pytest.approx(16.0)
+    assert (
+        progress.line("gpu1", "switch", progress.read(path))
+        == "gpu1 | switch | gate | 20 % | prose | 44s, ~16s left"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [(90, 90), ("90 s", 90), ("30 m", 1800), ("12h", 43200), ("30 d", 2592000), ("1.5 m", 90)],
+)
+def test_times_are_read(text: object, seconds: float) -> None:
+    assert seconds_of("x", text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-3 m", 0, True, "nan", "5 w"])
+def test_bad_times_are_refused(text: object) -> None:
+    with pytest.raises(InputError, match="reading x"):
+        seconds_of("x", text)

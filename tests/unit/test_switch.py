@@ -1,0 +1,390 @@
+"""The switch under every kill: real journal, real pointer, real recovery; only processes are played.
+
+Each effect (a service defined, started, stopped, removed; a journal line; the pointer) is a place where the
+host can die, before or after it happens. After each death the job is started again, or the host reboots.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from draftgate import files, host, journal, judge, launch, recovery, spec, switch
+from draftgate.backend.base import Job, JobState, Service, ServiceState
+from draftgate.clocks import Clocks
+from draftgate.errors import LaunchError
+from draftgate.layout import Home
+
+SERVE = {
+    "engine": {"name": "vllm", "version": "0.32.0"},
+    "runtime": {"lock": "a" * 64},
+    "target": {"source": "local", "digest": "b" * 64},
+    "drafter": {"source": "local", "digest": "c" * 64, "config": {"mask_token_id": 512}},
+    "num_speculative_tokens": 7,
+    "served_model_name": "tiny",
+    "args": {},
+    "environment": {},
+}
+GATE = {
+    "prompts": {"digest": "d" * 64},
+    "sampling": {},
+    "template": {},
+    "workloads": None,
+    "concurrency": 1,
+    "thresholds": {"acceptance_min_mean_length": 2.0},
+}
+
+
+def wish(home: Home, **serve: Any) -> dict[str, Any]:
+    place = {
+        "host": "127.0.0.1",
+        "port": 8000,
+        "home": home.root,
+        "runtimes": "/r",
+        "python": "/usr/bin/python3",
+        "backend": "supervisord",
+        "gpus": [],
+        "secrets": {},
+    }
+    options = {"strategy": "in_place", "on_failure": "restore", "retry": False, "time_limit": 100.0}
+    return {"spec": {"serve": {**SERVE, **serve}, "place": place, "gate": GATE}, "options": options}
+
+
+class Killed(BaseException):
+    """The host job dies here. No handler of the product may catch it."""
+
+
+@dataclass
+class World:
+    """What survives a kill: services, the clock, the boot id; and the countdown to the next kill."""
+
+    defined: set[str] = field(default_factory=set)
+    up: set[str] = field(default_factory=set)
+    seconds: float = 1000.0
+    boot: str = "boot-1"
+    kill_at: int | None = None
+    effects: int = 0
+    launch_error: set[str] = field(default_factory=set)
+    verdict: str = "pass"
+
+    def effect(self, change: Callable[[], None]) -> None:
+        """One durable change; the kill may strike just before it or just after it."""
+        self._strike()
+        change()
+        self._strike()
+
+    def _strike(self) -> None:
+        self.effects += 1
+        if self.kill_at is not None and self.effects == self.kill_at:
+            raise Killed
+
+    def reboot(self) -> None:
+        self.up.clear()
+        self.boot += "'"
+
+
+class PlayedBackend:
+    """A service manager whose services start and stop at once."""
+
+    name = "supervisord"
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def ensure(self) -> bool:
+        return False
+
+    def define(self, service: Service) -> bool:
+        self.world.effect(lambda: self.world.defined.add(service.name))
+        return True
+
+    def start(self, name: str) -> None:
+        assert name in self.world.defined
+        assert not self.world.up - {name}, "two engines at once do not fit on the GPUs"
+        self.world.effect(lambda: self.world.up.add(name))
+
+    def stop(self, name: str, deadline_seconds: float) -> None:
+        self.world.effect(lambda: self.world.up.discard(name))
+
+    def remove(self, name: str) -> None:
+        self.world.up.discard(name)
+        self.world.effect(lambda: self.world.defined.discard(name))
+
+    def state(self, name: str) -> ServiceState:
+        return ServiceState("running" if name in self.world.up else "stopped", pid=1, start_ticks=1)
+
+    def services(self) -> list[str]:
+        return sorted(self.world.defined)
+
+    def start_job(self, job: Job) -> None: ...
+
+    def job_state(self, name: str) -> JobState:
+        return JobState("absent")
+
+    def remove_job(self, name: str) -> None: ...
+
+    def log_offset(self, name: str) -> int:
+        return 0
+
+    def log_tail(self, name: str, lines: int, since_offset: int | None = None) -> list[str]:
+        return []
+
+    def log_path(self, name: str) -> str:
+        return ""
+
+    def shutdown(self) -> None: ...
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], tuple[Home, World]]]:
+    """Fresh homes with the played parts in place; every durable write of the product passes ``effect``."""
+    worlds: list[World] = []
+    append, write_json = journal.Journal.append, files.write_json
+
+    def world() -> World:
+        return worlds[-1]
+
+    def played_append(self: journal.Journal, state: str, **fields: Any) -> dict[str, Any]:
+        world().effect(lambda: None)
+        entry = append(self, state, **fields)
+        world().effect(lambda: None)
+        return entry
+
+    def played_pointer(home: Home, record: dict[str, Any]) -> None:
+        world().effect(lambda: write_json(home.active, record))
+
+    def ready(_client: Any, _backend: Any, name: str, **_rest: Any) -> Any:
+        world().seconds += 10
+        if name in world().launch_error:
+            raise LaunchError("starting the engine", "it died", details={"cause": "contract", "log_tail": []})
+        return SimpleNamespace(pid=1, version="0.32.0", seconds=10.0)
+
+    def gate(*_: Any) -> tuple[str, dict[str, Any]]:
+        world().seconds += 10
+        return "evidence.json", {"verdict": world().verdict, "reasons": [{"message": "τ 1.02"}]}
+
+    monkeypatch.setattr(journal.Journal, "append", played_append)
+    monkeypatch.setattr(host, "write_active", played_pointer)
+    monkeypatch.setattr(host, "boot_id", lambda: world().boot)
+    monkeypatch.setattr(launch, "wait_ready", ready)
+    monkeypatch.setattr(launch, "require_port", lambda *_: None)
+    monkeypatch.setattr(
+        launch,
+        "service_for",
+        lambda deployed, _home: Service(host.service_name(deployed["id"]), ("vllm",), {}, {}, "/"),
+    )
+    monkeypatch.setattr(judge, "gate_candidate", gate)
+    monkeypatch.setattr(judge, "record_launch_failure", lambda *_: "evidence.json")
+    monkeypatch.setattr(
+        files, "fsync_directory", lambda _path: None
+    )  # thousands of homes; order is tested apart
+    monkeypatch.setattr(journal, "fsync_directory", lambda _path: None)
+    count = itertools.count()
+
+    def fresh() -> tuple[Home, World]:
+        worlds.append(World())
+        return Home(str(tmp_path / str(next(count)))), worlds[-1]
+
+    yield fresh
+
+
+def machine(home: Home, world: World) -> switch.Switch:
+    clocks = Clocks(now=lambda: world.seconds, boottime=lambda: world.seconds, sleep=lambda _s: None)
+    return switch.Switch(home, PlayedBackend(world), clocks, lambda *_: None)
+
+
+def first(home: Home, world: World) -> str:
+    """A green first deploy; the id of what it activated."""
+    result = switch.converge(machine(home, world), "first", wish(home))
+    assert result["ended"] == journal.ACTIVATED
+    return spec.deployment(wish(home)["spec"])["id"]
+
+
+OUTCOMES = ("pass", "fail", "inconclusive", "launch")
+AFTERMATHS = ("job restarted", "rebooted", "too late")
+
+
+def aftermath(world: World, kind: str) -> None:
+    world.kill_at = None
+    if kind == "rebooted":
+        world.reboot()
+    if kind == "too late":
+        world.seconds += 1000
+
+
+@pytest.mark.parametrize("after", AFTERMATHS)
+@pytest.mark.parametrize("on_failure", ["restore", "fallback", "stop"])
+@pytest.mark.parametrize("outcome", OUTCOMES)
+@pytest.mark.parametrize("earlier", [True, False], ids=["previous", "first deploy"])
+def test_killed_anywhere_exactly_one_activated_release_serves(
+    stage: Callable[[], tuple[Home, World]], outcome: str, on_failure: str, earlier: bool, after: str
+) -> None:
+    number = 0
+    killed = True
+    while killed:
+        number += 1
+        home, world = stage()
+        before = first(home, world) if earlier else None
+        wished = wish(home, num_speculative_tokens=5)
+        wished["options"]["on_failure"] = on_failure
+        candidate = spec.deployment(wished["spec"])
+        world.verdict = "pass" if outcome == "launch" else outcome
+        world.launch_error = {host.service_name(candidate["id"])} if outcome == "launch" else set()
+        world.effects, world.kill_at = 0, number
+        killed = _attempt(home, world, wished)
+        aftermath(world, after if killed else AFTERMATHS[0])
+        # The job is started again by its manager; after a reboot or by hand it is ``recover``.
+        if killed and after == "job restarted":
+            switch.converge(machine(home, world), "second", wished)
+        else:
+            machine(home, world).settle()
+        _assert_sound(home, world, {before, candidate["id"], _fallback(candidate, on_failure)}, number)
+        if on_failure != "stop" and earlier:
+            assert world.up, f"killed at effect {number}: nothing serves though something did before"
+        world.verdict, world.launch_error = "pass", set()
+        result = switch.converge(machine(home, world), "again", wished)
+        assert result["exit"] == switch.EXIT_PASS, (number, result)
+        _assert_sound(home, world, {candidate["id"]}, number)
+    assert number > 10, "the walk has at least that many places to die"
+
+
+def _attempt(home: Home, world: World, wished: dict[str, Any]) -> bool:
+    """Whether the kill struck before the switch ended."""
+    try:
+        switch.converge(machine(home, world), "second", wished)
+    except Killed:
+        return True
+    world.kill_at = None
+    return False
+
+
+def _fallback(candidate: dict[str, Any], on_failure: str) -> str | None:
+    return spec.without_speculation(candidate)["id"] if on_failure == "fallback" else None
+
+
+def _assert_sound(home: Home, world: World, allowed: set[str | None], number: int) -> None:
+    """The pointer and the processes say the same, and nothing is left open or over."""
+    active = host.read_active(home)
+    serving = active["deployment"]["id"] if active else None
+    running = {name[len(host.ENGINE_PREFIX) :] for name in world.up}
+    assert running == ({serving} if serving else set()), (
+        f"killed at effect {number}: {running} beside {serving}"
+    )
+    assert serving is None or serving in allowed
+    assert journal.finished(journal.Journal(home.journal, lambda: 0.0).entries())
+
+
+@pytest.mark.parametrize(
+    ("outcome", "on_failure", "ended", "serving"),
+    [
+        ("pass", "restore", journal.ACTIVATED, "candidate"),
+        ("fail", "restore", journal.RESTORED, "previous"),
+        ("inconclusive", "restore", journal.RESTORED, "previous"),
+        ("launch", "restore", journal.RESTORED, "previous"),
+        ("fail", "fallback", journal.ACTIVATED, "fallback"),
+        ("launch", "fallback", journal.ACTIVATED, "fallback"),
+        ("fail", "stop", journal.STOPPED, None),
+    ],
+)
+def test_how_a_switch_ends(
+    stage: Callable[[], tuple[Home, World]], outcome: str, on_failure: str, ended: str, serving: str | None
+) -> None:
+    home, world = stage()
+    before = first(home, world)
+    wished = wish(home, num_speculative_tokens=5)
+    wished["options"]["on_failure"] = on_failure
+    candidate = spec.deployment(wished["spec"])
+    world.verdict = "pass" if outcome == "launch" else outcome
+    world.launch_error = {host.service_name(candidate["id"])} if outcome == "launch" else set()
+    result = switch.converge(machine(home, world), "second", wished)
+    ids = {
+        "candidate": candidate["id"],
+        "previous": before,
+        "fallback": spec.without_speculation(candidate)["id"],
+        None: None,
+    }
+    active = host.read_active(home)
+    assert result["ended"] == ended
+    assert (active["deployment"]["id"] if active else None) == ids[serving]
+    assert result["exit"] == (switch.EXIT_PASS if ended == journal.ACTIVATED else switch.EXIT_RESTORED)
+    assert result["fallback"] == (serving == "fallback")
+
+
+def test_a_previous_that_does_not_come_back_is_said_and_not_hidden(
+    stage: Callable[[], tuple[Home, World]],
+) -> None:
+    home, world = stage()
+    before = first(home, world)
+    world.verdict = "fail"
+    world.launch_error = {host.service_name(before)}
+    result = switch.converge(machine(home, world), "second", wish(home, num_speculative_tokens=5))
+    assert (result["ended"], result["exit"]) == (journal.UNRESTORED, switch.EXIT_UNRESTORED)
+    assert "did not come back" in result["reason"] and "τ 1.02" in result["reason"]
+
+
+def test_a_gate_change_measures_the_same_process_again(stage: Callable[[], tuple[Home, World]]) -> None:
+    home, world = stage()
+    before = first(home, world)
+    wished = wish(home)
+    wished["spec"]["gate"] = {**GATE, "concurrency": 2}
+    world.effects = 0
+    world.verdict = "fail"
+    result = switch.converge(machine(home, world), "second", wished)
+    assert result["ended"] == journal.RESTORED and result["exit"] == switch.EXIT_RESTORED
+    assert world.up == {host.service_name(before)}, "a red gate of the serving release leaves it serving"
+
+
+def test_only_one_switch_at_a_time(stage: Callable[[], tuple[Home, World]]) -> None:
+    home, _world = stage()
+    with (
+        switch.exclusive(home, "attempt one, pid 1"),
+        pytest.raises(switch.HostError, match="attempt one"),
+        switch.exclusive(home, "attempt two, pid 2"),
+    ):
+        pass
+
+
+ENTRY: dict[str, Any] = {
+    "state": journal.PREPARED,
+    "candidate": {"id": "new", "release": "new"},
+    "previous": {"id": "old", "release": "old"},
+    "on_failure": "restore",
+    "fallback": None,
+    "boot_id": "b",
+    "deadline": 100.0,
+    "time_limit": 60.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("states", "observed", "expected"),
+    [
+        ([], {}, recovery.NOTHING),
+        ([], {"active": "old"}, recovery.START_ACTIVE),
+        ([], {"active": "old", "running": frozenset({"old"})}, recovery.NOTHING),
+        ([], {"active": "old", "running": frozenset({"old", "x"})}, recovery.STOP_STRAYS),
+        ([ENTRY], {}, recovery.STOP_PREVIOUS),
+        ([ENTRY], {"boottime": 101.0}, recovery.RESTORE),
+        ([ENTRY], {"boot_id": "other"}, recovery.RESTORE),
+        ([ENTRY, {"state": "previous_stopped"}], {}, recovery.START_CANDIDATE),
+        ([ENTRY, {"state": "started"}], {"running": frozenset({"new"})}, recovery.GATE),
+        ([ENTRY, {"state": "started"}], {}, recovery.START_CANDIDATE),
+        ([ENTRY, {"state": "gated", "verdict": "pass"}], {"boottime": 101.0}, recovery.ACTIVATE),
+        ([ENTRY, {"state": "gated", "verdict": "pass"}], {"active": "new"}, recovery.FINISH),
+        ([ENTRY, {"state": "gated", "verdict": "pass"}], {"active": "new", "boot_id": "o"}, recovery.FINISH),
+        ([ENTRY, {"state": "gated", "verdict": "fail", "reason": "r"}], {}, recovery.RESTORE),
+        ([ENTRY, {"state": "failed", "cause": "launch", "reason": "r"}], {}, recovery.RESTORE),
+        ([ENTRY, {"state": "restored"}], {"active": "old", "running": frozenset({"old"})}, recovery.NOTHING),
+    ],
+)
+def test_next_action(states: list[dict[str, Any]], observed: dict[str, Any], expected: str) -> None:
+    seen = recovery.Observed(
+        **{"active": "old", "boot_id": "b", "boottime": 50.0, **observed} if states else observed
+    )
+    assert recovery.next_action(states, seen).name == expected
