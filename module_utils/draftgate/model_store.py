@@ -331,8 +331,6 @@ def _copy_bytes(reader: int, writer: int, size: int) -> None:
         if exc.errno not in _NO_COPY_RANGE:
             raise
         with os.fdopen(os.dup(reader), "rb") as source, os.fdopen(os.dup(writer), "wb") as dest:
-            source.seek(0)
-            dest.seek(0)
             shutil.copyfileobj(source, dest, 1 << 20)
 
 

@@ -133,6 +133,7 @@ def test_a_served_length_counts_before_the_targets() -> None:
     assert judged(overrides=short, server={"max_model_len": 512}) == []
     assert codes(judged(server={"max_model_len": 8192})) == ["DG230"]
     assert judged(server={"max_model_len": "8k"}) == []
+    assert judged(overrides={**short, "rope_scaling": {"rope_type": "yarn", "factor": 64.0}}) == []
 
 
 # Files that are not there or not whole.
