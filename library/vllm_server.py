@@ -52,17 +52,21 @@ EXAMPLES = r"""
 
 RETURN = r"""
 endpoint: {description: Where it answers., type: str, returned: success}
-pid: {description: The service's process as its manager sees it; null when it does not run., type: int, returned: success}
+pid: {description: The service's process; null when it does not run., type: int, returned: success}
 version: {description: What the engine says it is; null when it does not run., type: str, returned: success}
 argv: {description: The engine's whole command line., type: list, elements: str, returned: success}
-ready_seconds: {description: Seconds to its first answer; null when nothing was started., type: float, returned: success}
+ready_seconds: {description: Seconds to its first answer, or null., type: float, returned: success}
 cause:
   description: >-
-    Why it did not start: port_taken, out_of_memory, contract, bad_argument, import_error, died_on_first_request,
-    timeout or unknown.
+    Why it did not start: port_taken, out_of_memory, contract, bad_argument, import_error,
+    died_on_first_request, timeout or unknown.
   type: str
   returned: failure
-log_tail: {description: The last lines of its log, credentials masked., type: list, elements: str, returned: failure}
+log_tail:
+  description: The last lines of its log, credentials masked.
+  type: list
+  elements: str
+  returned: failure
 """
 
 from typing import Any, Dict  # noqa: E402 - documentation first, as Ansible wants it
@@ -83,7 +87,8 @@ def argument_spec() -> Dict[str, Any]:
 def main() -> None:
     module = AnsibleModule(argument_spec=argument_spec(), supports_check_mode=True)
     given = module.params
-    run_module(module, lambda: launch.converge(given["spec"], given["state"], given["timeout"], module.check_mode))
+    wish = (given["spec"], given["state"], given["timeout"], module.check_mode)
+    run_module(module, lambda: launch.converge(*wish))
 
 
 if __name__ == "__main__":

@@ -131,7 +131,9 @@ def _text(value: Any) -> str:
 
 def validate_args(args: Mapping[str, Any]) -> None:
     """Raise one :class:`InputError` that names every entry of ``vllm_server_args`` that cannot be given."""
-    problems = [problem for name, value in sorted(args.items()) for problem in _problems(name, value)]
+    problems = [
+        problem for name, value in sorted(args.items(), key=str) for problem in _problems(name, value)
+    ]
     if problems:
         raise InputError(
             _DOING,
@@ -163,7 +165,9 @@ def _value_problems(name: str, value: Any, in_list: bool) -> List[str]:
     if isinstance(value, str):
         if "\0" in value:
             return [f"{name} holds a NUL byte"]
-        return [f"{name} has {value!r} in a list, which reads as an option"] if in_list and value[:1] == "-" else []
+        if in_list and value.startswith("-"):
+            return [f"{name} has {value!r} in a list, which reads as an option"]
+        return []
     try:
         canonical_json(value)
     except (TypeError, ValueError):
@@ -185,7 +189,8 @@ def engine_environment(serve: Mapping[str, Any], paths: Mapping[str, str]) -> Di
 def _resolved(name: str, text: Any, known: Mapping[str, str]) -> str:
     doing = "reading vllm_environment"
     if name in _OWN_ENVIRONMENT:
-        raise InputError(doing, f"{name} is set by {_OWN_ENVIRONMENT[name]}", "variables without one of their own")
+        owner = _OWN_ENVIRONMENT[name]
+        raise InputError(doing, f"{name} is set by {owner}", "variables without one of their own")
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or not isinstance(text, str) or "\0" in text:
         raise InputError(doing, f"{name!r} is {text!r}", "a variable's name, and text")
     unknown = sorted({found for found in _PLACEHOLDER.findall(text) if found not in known})

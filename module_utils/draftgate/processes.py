@@ -7,7 +7,7 @@ import os
 import socket
 from typing import Any, Dict, List, Optional, Set
 
-from .reaper import MARK, all_pids, descendants, marked, start_ticks, sweep
+from .reaper import all_pids, descendants, marked, start_ticks
 
 __all__ = [
     "command",
@@ -109,7 +109,7 @@ def _resolved(host: str) -> Set[str]:
 
 
 def _meets(address: str, family: int, wanted: Set[str]) -> bool:
-    """Whether a listener at ``address`` (the kernel's hex, in 32-bit words of host order) meets ``wanted``."""
+    """Whether a listener at ``address`` (the kernel's hex, 32-bit words in host order) meets ``wanted``."""
     raw = b"".join(bytes.fromhex(address[i : i + 8])[::-1] for i in range(0, len(address), 8))
     text = socket.inet_ntop(family, raw)
     if text.startswith("::ffff:"):

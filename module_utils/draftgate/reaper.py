@@ -19,6 +19,7 @@ the exit codes that are an answer. A job that ends in another way was interrupte
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -106,10 +107,8 @@ def descendants(root: int) -> List[int]:
 
 def send(pids: Iterable[int], number: int) -> None:
     for pid in pids:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
-        except ProcessLookupError:
-            pass
 
 
 def sweep(mark: str, seconds: float = KILL_SECONDS) -> List[int]:
@@ -159,14 +158,17 @@ class Tree:
         except OSError as exc:
             say(f"{self.description['argv'][0]} cannot be started: {exc.strerror}")
             return EXIT_NOT_STARTED
-        status = self._watch(child)
+        status = self._watch(child.pid)
         left = self._kill_rest()
+        # Held until here and told here: a Popen that is dropped waits for its pid and takes the status from us
+        child.returncode = -1 if status is None else exit_code(status)
         shutil.rmtree(self.description["temporary"], ignore_errors=True)
         code = EXIT_NOT_STARTED if status is None else exit_code(status)
-        say(f"{'stopped' if self.asked else 'ended'}, {ending(status)}, {left} processes left behind and killed")
+        how = "stopped" if self.asked else "ended"
+        say(f"{how}, {ending(status)}, {left} processes left behind and killed")
         return code
 
-    def _spawn(self) -> int:
+    def _spawn(self) -> subprocess.Popen[bytes]:
         parent = os.getpid()
 
         def prepare() -> None:
@@ -179,7 +181,7 @@ class Tree:
             env=child_environment(self.description, self.mark),
             stdin=subprocess.DEVNULL,
             preexec_fn=prepare,
-        ).pid
+        )
 
     def _watch(self, child: int) -> Optional[int]:
         """Until the child has ended, by itself or because we were asked; its wait status."""

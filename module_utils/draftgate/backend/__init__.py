@@ -29,15 +29,16 @@ def choose(
     if wanted == "systemd" and not usable:
         raise InputError(
             "choosing the service manager",
-            "draftgate_backend is systemd, but systemd is not PID 1 here or we are not root",
+            "draftgate_service_backend is systemd, but systemd is not PID 1 here or we are not root",
             "both, or supervisord",
-            "Set draftgate_backend: auto, or become root.",
+            "Set draftgate_service_backend: auto, or become root.",
         )
     if wanted == "systemd" or (wanted == "auto" and usable):
         return SystemdBackend(home, user=user)
     if wanted in ("auto", "supervisord"):
         return SupervisordBackend(home, agent=agent or home.agent_current, lock=supervisor_lock)
-    raise InputError("choosing the service manager", f"draftgate_backend is {wanted!r}", "auto, systemd or supervisord")
+    observed = f"draftgate_service_backend is {wanted!r}"
+    raise InputError("choosing the service manager", observed, "auto, systemd or supervisord")
 
 
 def _systemd_is_usable() -> bool:

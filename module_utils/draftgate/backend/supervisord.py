@@ -199,7 +199,8 @@ class SupervisordBackend:
         argv = self._reaper(service.name)
         with self._exclusive():
             program = engine_program(service, argv, self._mark(service.name), self.log_path(service.name))
-            return self._write(service.name, service_description(service, self._temporary(service.name)), program)
+            description = service_description(service, self._temporary(service.name))
+            return self._write(service.name, description, program)
 
     def start(self, name: str) -> None:
         with self._exclusive():
@@ -387,7 +388,8 @@ class SupervisordBackend:
         except xmlrpc.client.Fault:
             raise
         except (OSError, http.client.HTTPException, xmlrpc.client.Error) as exc:
-            raise HostError(f"asking supervisord to {method}", f"{exc}", "an answer", "Is its process stopped?") from exc
+            doing = f"asking supervisord to {method}"
+            raise HostError(doing, f"{exc}", "an answer", "Is its process stopped?") from exc
 
     @contextlib.contextmanager
     def _exclusive(self) -> Iterator[None]:
@@ -539,7 +541,7 @@ def _program(name: str, command: Sequence[str], service_mark: str, log: str, lin
             "stopsignal=TERM",
             "killasgroup=true",
             "redirect_stderr=true",
-            f"stdout_logfile={value(log)}",
+            f"stdout_logfile={value(value(log))}",  # supervisord expands this one twice
             f"stdout_logfile_maxbytes={_LOG_BYTES}",
             f"stdout_logfile_backups={_LOG_BACKUPS}",
             "",
@@ -553,7 +555,8 @@ def value(text: str) -> str:
     :raises InputError: it holds what no quoting can carry: a line end, or what starts a comment.
     """
     if re.search(r"[\r\n\0]|\s[;#]", text):
-        raise InputError("writing supervisord's configuration", f"{text!r}", "a path without line ends, ' ;' or ' #'")
+        expected = "a path without line ends, ' ;' or ' #'"
+        raise InputError("writing supervisord's configuration", f"{text!r}", expected)
     return text.replace("%", "%%")
 
 

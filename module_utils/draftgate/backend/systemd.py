@@ -127,7 +127,7 @@ class SystemdBackend:
             os.unlink(self._secrets_of(name))
 
     def services(self) -> List[str]:
-        paths = glob.glob(os.path.join(self._units, unit_name(f"{base.ENGINE_PREFIX}*")))
+        paths = glob.glob(os.path.join(self._units, f"{UNIT_PREFIX}{base.ENGINE_PREFIX}*.service"))
         return sorted(os.path.basename(path)[len(UNIT_PREFIX) : -len(".service")] for path in paths)
 
     # Jobs
@@ -192,8 +192,8 @@ class SystemdBackend:
 
     def _loaded(self) -> List[str]:
         """Our units that systemd knows, jobs among them; the boot unit may be what is calling us."""
-        argv = ["systemctl", "list-units", "--all", "--plain", "--no-legend", "--no-pager", unit_name("*")]
-        _code, out, _err = self._run(argv, _CALL_SECONDS)
+        argv = ["systemctl", "list-units", "--all", "--plain", "--no-legend", "--no-pager"]
+        _code, out, _err = self._run([*argv, f"{UNIT_PREFIX}*.service"], _CALL_SECONDS)
         units = [line.split()[0] for line in out.splitlines() if line.strip()]
         return [unit[len(UNIT_PREFIX) : -len(".service")] for unit in units if unit != BOOT_UNIT]
 
@@ -214,7 +214,8 @@ class SystemdBackend:
         return _replace(self._secrets_of(service.name), environment_file_text(values), 0o600)
 
     def _reset_failed(self, name: str) -> None:
-        self._run(["systemctl", "reset-failed", unit_name(name)], _CALL_SECONDS)  # refused when it has not failed
+        # refused when it has not failed
+        self._run(["systemctl", "reset-failed", unit_name(name)], _CALL_SECONDS)
 
     def _refuse_left(self, name: str, left: Sequence[int]) -> None:
         left = left and owned(name, self.home.root)
@@ -227,7 +228,7 @@ class SystemdBackend:
             raise HostError(
                 f"running systemctl {' '.join(words)}",
                 f"it ended with {code}: {(err or out).strip()}",
-                next_step=f"journalctl --unit {words[-1]} says more." if words[-1].endswith(".service") else "",
+                next_step="The journal says more: journalctl --unit, or --boot for systemd itself.",
             )
 
     def _show(self, name: str) -> Dict[str, str]:
@@ -248,7 +249,7 @@ class SystemdBackend:
 
 def unit_name(name: str) -> str:
     """:raises InputError: a name that systemd would read as something else."""
-    if not _NAME.fullmatch(name.rstrip("*") or "x"):
+    if not _NAME.fullmatch(name):
         raise InputError("naming a service", f"{name!r}", "lower-case letters, digits, '-', '_' and '.'")
     return f"{UNIT_PREFIX}{name}.service"
 
@@ -423,7 +424,7 @@ def exec_line(argv: Sequence[str]) -> str:
 
 
 def environment_file_text(values: Mapping[str, str]) -> str:
-    """An ``EnvironmentFile=``: double quotes keep everything but ``\\ " $ `` and a backtick, which are escaped.
+    """An ``EnvironmentFile=``: in double quotes only backslash, quote, dollar and backtick need an escape.
 
     :raises InputError: a secret with a line end or a NUL byte.
     """
@@ -434,7 +435,6 @@ def environment_file_text(values: Mapping[str, str]) -> str:
         escaped = re.sub(r'([\\"$`])', r"\\\1", text)
         lines.append(f'{name}="{escaped}"')
     return "\n".join([*lines, ""])
-
 
 
 def _replace(path: str, text: str, mode: int) -> bool:
