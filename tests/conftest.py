@@ -65,8 +65,7 @@ def call_module() -> CallModule:
         output = io.StringIO()
         with patch_module_args(passed), contextlib.redirect_stdout(output), pytest.raises(SystemExit):
             module.main()
-        result: dict[str, Any] = json.loads(output.getvalue())
-        return result
+        return {"failed": False, **json.loads(output.getvalue())}
 
     return call
 
@@ -80,14 +79,23 @@ def run_module() -> RunModule:
     """
 
     def run(name: str, arguments: dict[str, Any], *options: str) -> dict[str, Any]:
-        argv = [str(Path(sys.executable).with_name("ansible")), "localhost", "-c", "local", "-m", name]
-        argv += ["-a", json.dumps(arguments), "-e", f"ansible_python_interpreter={sys.executable}", *options]
-        environment = {**os.environ, "ANSIBLE_INVENTORY": "localhost,", "ANSIBLE_STDOUT_CALLBACK": "minimal"}
-        done = subprocess.run(argv, cwd=REPO, env=environment, capture_output=True, text=True, check=False)
-        head, arrow, body = done.stdout.partition(" => ")
-        assert arrow and head.startswith("localhost | "), done.stdout + done.stderr
-        assert not done.stderr, done.stderr
-        result: dict[str, Any] = json.loads(body)
-        return result
+        argv = [
+            str(Path(sys.executable).with_name("ansible")),
+            "localhost",
+            "-i",
+            "localhost,",
+            "-c",
+            "local",
+        ]
+        argv += ["-m", name, "-a", json.dumps(arguments), *options]
+        argv += ["-e", f"ansible_python_interpreter={sys.executable}"]
+        as_json = {"ANSIBLE_STDOUT_CALLBACK": "minimal", "ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}
+        done = subprocess.run(
+            argv, cwd=REPO, env={**os.environ, **as_json}, capture_output=True, text=True, check=False
+        )
+        _, found, body = done.stdout.rpartition("localhost | ")
+        assert found and not done.stderr, done.stdout + done.stderr
+        outcome, _, result = body.partition(" => ")
+        return {"failed": not outcome.startswith(("SUCCESS", "CHANGED")), **json.loads(result)}
 
     return run
