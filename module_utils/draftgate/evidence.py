@@ -9,21 +9,26 @@ from __future__ import annotations
 import datetime
 import os
 import re
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Protocol, Sequence, Tuple
 
 from .canonical import digest, short
-from .decision import PASS, Decision
 from .errors import InputError
 from .files import fsync_directory, read_json, write_json
-from .findings import Finding
-from .gate import Measurement
 from .layout import Home
 from .spec import gate_digest
-from .suspects import Suspect
 
 FORMAT = 1
 _CLOCK_SLACK = 300.0  # seconds into the future that a corrected clock explains
 _NAME = re.compile(r"(\d{8}T\d{6}Z)(?:_(\d+))?\.json")
+
+
+class Told(Protocol):
+    """A measurement, a decision, a suspect, a finding: all that is asked of them here is their fields.
+
+    Their classes are not imported, because modules that only read evidence would have to carry the gate.
+    """
+
+    def as_dict(self) -> Dict[str, Any]: ...
 
 
 def for_gate_digest(gate: Mapping[str, Any]) -> str:
@@ -38,11 +43,11 @@ def build(
     host: str,
     now: float,
     identity: Mapping[str, Any],
-    measurement: Measurement,
-    decision: Decision,
+    measurement: Told,
+    decision: Told,
     thresholds: Optional[Mapping[str, Any]] = None,
-    suspects: Sequence[Suspect] = (),
-    findings: Sequence[Finding] = (),
+    suspects: Sequence[Told] = (),
+    findings: Sequence[Told] = (),
     baseline: Optional[Mapping[str, Any]] = None,
     reference: Optional[Mapping[str, Any]] = None,
 ) -> Dict[str, Any]:
@@ -51,6 +56,8 @@ def build(
     :param serve: the spec's ``serve`` part that ran.
     :param gate: the spec's ``gate`` part it was measured under.
     :param now: epoch seconds.
+    :param measurement: a :class:`gate.Measurement`.
+    :param decision: a :class:`decision.Decision`.
     :param identity: ``{gpus: [...], driver, engine_build}``: what else has to be equal for it to count.
     :param thresholds: what it was judged by, complete (``validate_thresholds``); absent: as in ``gate``.
     :param baseline: speed without speculation (``{tokens_per_second}``), where it was measured.
@@ -59,7 +66,6 @@ def build(
     serve_digest = digest(serve)
     return {
         "format": FORMAT,
-        "verdict": decision.verdict,
         "release": short(serve_digest),
         "host": host,
         "time": utc(now),
@@ -69,8 +75,7 @@ def build(
         **measurement.as_dict(),
         "baseline": dict(baseline or {}),
         "thresholds": dict(gate["thresholds"] if thresholds is None else thresholds),
-        "reasons": list(decision.reasons),
-        "notes": list(decision.notes),
+        **decision.as_dict(),
         "suspects": [suspect.as_dict() for suspect in suspects],
         "findings": [finding.as_dict() for finding in findings],
         "reference": _reference(reference),
@@ -162,7 +167,7 @@ def latest_green(
     except FileNotFoundError:
         return None
     for stored in _newest_first(home, [release for release in releases if release != exclude], broken):
-        if stored["verdict"] == PASS and stored["gate_digest"] == gate_digest and stored["acceptance"]:
+        if stored["verdict"] == "pass" and stored["gate_digest"] == gate_digest and stored["acceptance"]:
             return stored
     return None
 

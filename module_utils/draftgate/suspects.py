@@ -97,7 +97,7 @@ TOPICS: Dict[str, Topic] = {
     ),
     "method": Topic(
         "speculative method that does not fit the drafter",
-        r"method|architectures|model_type|speculators_model_type|speculative_config(\.\w+)?|drafter",
+        r"method|architectures|model_type|speculators_model_type|speculative_config(\.model)?|drafter",
         "the wrong method drafts with the wrong inputs, or with none",
         "Compare the drafter's architectures with the speculative config in the engine's log.",
     ),
@@ -196,6 +196,7 @@ class View(NamedTuple):
     tau: float
     curve: Tuple[float, ...]
     fallen: Optional[float]  # (τ - 1) now / then, over the common positions
+    kept: Tuple[float, ...]  # each position's rate now / then
     workloads: Sequence[Mapping[str, Any]]
     passes: Sequence[Mapping[str, Any]]
     repeating: Sequence[str]
@@ -231,17 +232,24 @@ def _garbage(view: View) -> bool:
     return view.tau > 1.03 and view.curve[0] < 0.30 and (len(view.curve) < 3 or view.curve[2] <= 0.03)
 
 
+def _decays(view: View) -> bool:
+    """Against the reference, later positions lost clearly more than the first."""
+    return len(view.kept) > 1 and view.kept[-1] < 0.75 * view.kept[0]
+
+
 def _weak(view: View) -> bool:
+    if view.fallen is not None and 0.3 <= view.fallen < 0.97 and _decays(view):
+        return True
     fast = len(view.curve) < 2 or view.curve[1] < 0.75 * view.curve[0]
     return view.tau > 1.03 and 0.30 <= view.curve[0] <= 0.75 and fast
 
 
 def _slightly(view: View) -> bool:
-    return view.fallen is not None and 0.75 < view.fallen < 0.97
+    return view.fallen is not None and 0.75 < view.fallen < 0.97 and not _decays(view)
 
 
 def _half(view: View) -> bool:
-    return view.fallen is not None and 0.3 <= view.fallen <= 0.75 and view.curve[0] >= 0.30
+    return view.fallen is not None and 0.3 <= view.fallen <= 0.75 and not _decays(view)
 
 
 def _by_context(view: View) -> bool:
@@ -282,7 +290,7 @@ SHAPES: Tuple[Shape, ...] = (
         ("mask", "rope", "extraction", "window"),
     ),
     Shape(
-        "position 1 is half right and acceptance decays fast",
+        "the first positions are drafted well enough, the later ones decay fast",
         _weak,
         ("layers", "window", "precision", "target", "template"),
     ),
@@ -340,13 +348,16 @@ _Named = Tuple[str, Suspect]  # (topic or field, suspect)
 
 def _view(measurement: Mapping[str, Any], decision: Decision, reference: Optional[Mapping[str, Any]]) -> View:
     acceptance = measurement.get("acceptance") or {}
+    curve = tuple(acceptance.get("per_position") or ())
+    before = ((reference or {}).get("acceptance") or {}).get("per_position") or ()
     lengths = compared_lengths(measurement, reference)
     return View(
         drafts=acceptance.get("drafts") or 0,
         tokens=(measurement.get("generation_tokens") or 0) if acceptance else 0,
         tau=acceptance.get("mean_acceptance_length") or 1.0,
-        curve=tuple(acceptance.get("per_position") or ()) or (0.0,),
+        curve=curve or (0.0,),
         fallen=(lengths[0] - 1) / (lengths[1] - 1) if lengths and lengths[1] > 1 else None,
+        kept=tuple(now / then for now, then in zip(curve, before) if then >= 0.05),
         workloads=measurement.get("workloads") or [],
         passes=measurement.get("passes") or [],
         repeating=measurement.get("repeating") or [],
