@@ -12,7 +12,9 @@ from typing import Any, Dict, Optional
 from ansible.plugins.action import ActionBase
 
 _ROOT = Path(__file__).resolve().parent.parent
-if str(_ROOT / "module_utils") not in sys.path:  # plugins beside a playbook cannot import its module_utils otherwise
+if (
+    str(_ROOT / "module_utils") not in sys.path
+):  # plugins beside a playbook cannot import its module_utils otherwise
     sys.path.insert(0, str(_ROOT / "module_utils"))
 
 from draftgate import agent  # noqa: E402 - needs the path above

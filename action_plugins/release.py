@@ -64,6 +64,6 @@ class ActionModule(ActionBase):
             return
         if reports:
             controller.write_reports(reports, host, result, attempted)
-        table = controller.summary(result, host)
+        table = controller.summary(result)
         if table:
             Display().display(f"\n{table}\n")

@@ -10,9 +10,9 @@ from typing import List, Optional
 from . import __version__, progress, release, runtime_job, status, switch
 from .backend import choose
 from .backend.base import Backend
+from .clocks import Clocks
 from .errors import DraftgateError, InputError
 from .files import read_json, write_json
-from .clocks import Clocks
 from .layout import Home
 
 SWITCH_STAGES = ["stop", "start", "gate", "done"]
@@ -34,13 +34,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True)
 
-    reading = commands.add_parser("status", help="what serves, by which evidence; exit 0 when it serves gated")
+    reading = commands.add_parser(
+        "status", help="what serves, by which evidence; exit 0 when it serves gated"
+    )
     reading.add_argument("--json", action="store_true", help="the same as JSON")
     reading.set_defaults(run=_status)
 
-    commands.add_parser(
-        "recover", help="end an interrupted switch and start what is activated"
-    ).set_defaults(run=_recover)
+    commands.add_parser("recover", help="end an interrupted switch and start what is activated").set_defaults(
+        run=_recover
+    )
 
     switching = commands.add_parser("switch", help="the switch job (started by the deploy)")
     switching.add_argument("--attempt", required=True)

@@ -101,7 +101,7 @@ def _write_command(home: Home, python: str) -> bool:
     script = (
         "#!/bin/sh\n"
         "# The host's own command: status, recover, evidence. Written by the deploy.\n"
-        f"PYTHONPATH={shlex.quote(home.agent_current)} exec {' '.join(shlex.quote(w) for w in words)} \"$@\"\n"
+        f'PYTHONPATH={shlex.quote(home.agent_current)} exec {" ".join(shlex.quote(w) for w in words)} "$@"\n'
     ).encode("utf-8")
     try:
         with open(home.command, "rb") as handle:

@@ -20,8 +20,9 @@ def run_module(module: Any, work: Callable[[], Dict[str, Any]]) -> None:
     try:
         result = work()
     except DraftgateError as exc:
-        partial = {key: value for key, value in exc.details.items() if key not in ("msg", "error")}
-        module.fail_json(msg=str(exc), error=exc.as_dict(), **partial)
+        fields = exc.as_dict()
+        partial = {key: value for key, value in fields.pop("details").items() if key not in ("msg", "error")}
+        module.fail_json(msg=str(exc), error=fields, **partial)
     except OSError as exc:
         name = f" {exc.filename!r}" if exc.filename else ""
         module.fail_json(msg=f"The operating system refused{name}: {exc.strerror or exc}.")

@@ -130,19 +130,24 @@ def mask_is_a_row(facts: Facts) -> Iterator[Finding]:
 
 
 def mask_means_mask(facts: Facts) -> Iterator[Finding]:
-    """Every published mask is an added token without a role, or an unused row."""
+    """Every published mask is an added token without a role, or an unused row.
+
+    A role is a contradiction; an ordinary piece is only unheard of, and the gate measures what it is worth.
+    """
     path, mask = facts.mask
     if mask is None or facts.tokenizer is None:
         return
     roles = facts.tokenizer.roles(mask)
     name = facts.tokenizer.describe(mask)
     if roles or facts.tokenizer.is_ordinary(mask):
-        yield _error(
+        finding = _error if roles else _warning
+        yield finding(
             code="DG206" if roles else "DG207",
             field=f"drafter.{path}",
             observed={"id": mask, "token": facts.tokenizer.piece(mask), "roles": roles},
             expected="an added token without a role, or an unused row",
-            message=f"The mask is {name} (id {mask}): drafts made from it are not accepted.",
+            message=f"The mask is {name} (id {mask}): "
+            + ("drafts made from it are not accepted." if roles else "no published drafter has such a mask."),
             fix=f"Set {path} {FROM_THE_REVISION}.",
             source="NeMo Automodel#2461" if roles else "published DFlash drafters",
         )

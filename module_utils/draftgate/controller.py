@@ -5,6 +5,7 @@ No Ansible here: the action plugins hand in how to call the module and how to sh
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
@@ -46,7 +47,9 @@ def follow(execute: Execute, show: Show, host: str, job: str) -> Dict[str, Any]:
 
 def write_reports(directory: str, host: str, result: Mapping[str, Any], attempted: bool) -> List[str]:
     """``current.json`` (what serves) and ``last_attempt.json`` (what was tried) of one host; the paths written."""
-    files = {"current.json": result.get("current_evidence") or (None if attempted else result.get("evidence"))}
+    files = {
+        "current.json": result.get("current_evidence") or (None if attempted else result.get("evidence"))
+    }
     if attempted:
         files["last_attempt.json"] = result.get("evidence")
     written = []
@@ -58,22 +61,32 @@ def write_reports(directory: str, host: str, result: Mapping[str, Any], attempte
     return written
 
 
-def summary(result: Mapping[str, Any], host: str) -> str:
+def summary(result: Mapping[str, Any]) -> str:
     """The table at the end of a host's run; empty where nothing was ever measured."""
     evidence: Optional[Mapping[str, Any]] = result.get("evidence")
     if not evidence:
         return ""
     state: Mapping[str, Any] = result.get("status") or {}
     ended: Mapping[str, Any] = result.get("result") or {}
+    first = not any(entry["before"] is not None for entry in result.get("differs") or [])
     return report.table(
         dict(evidence),
         stages=ended.get("stages"),
-        differs=result.get("differs"),
-        curl=curl(state) if state.get("serving") else None,
+        differs=None if first else result.get("differs"),
+        curl=curl(state, evidence) if state.get("serving") else None,
     )
 
 
-def curl(state: Mapping[str, Any]) -> str:
-    """The request to try."""
-    body = f'{{"model": "{state["model"]}", "messages": [{{"role": "user", "content": "Hello"}}], "temperature": 0}}'
-    return f"curl -s {state['endpoint']}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'"
+def curl(state: Mapping[str, Any], evidence: Mapping[str, Any]) -> str:
+    """The request to try, with the template settings that were measured."""
+    body = {
+        "model": state["model"],
+        "messages": [{"role": "user", "content": "Hello"}],
+        "temperature": 0,
+        "max_tokens": 64,
+    }
+    template = (evidence.get("settings") or {}).get("template")
+    if template:
+        body["chat_template_kwargs"] = template
+    url = f"{state['endpoint']}/v1/chat/completions"
+    return f"curl -s {url} -H 'Content-Type: application/json' -d '{json.dumps(body)}'"

@@ -57,7 +57,9 @@ def read_json(path: str, doing: str) -> Dict[str, Any]:
     try:
         value = json.loads(raw.decode("utf-8"))
     except UnicodeDecodeError as exc:
-        raise InputError(doing, f"{path!r} is not UTF-8 (byte {exc.start})", "a JSON object in UTF-8") from exc
+        raise InputError(
+            doing, f"{path!r} is not UTF-8 (byte {exc.start})", "a JSON object in UTF-8"
+        ) from exc
     except ValueError as exc:
         raise InputError(doing, f"{path!r} is not JSON: {exc}", "a JSON object") from exc
     if not isinstance(value, dict):

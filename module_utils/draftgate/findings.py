@@ -54,9 +54,7 @@ def accept(
     :raises InputError: an acceptance without code or reason, or with a date that is none.
     """
     reasons = dict(_reason(entry, today) for entry in acceptances)
-    return [
-        Finding(**{**finding.as_dict(), "accepted": reasons.get(finding.code)}) for finding in findings
-    ]
+    return [Finding(**{**finding.as_dict(), "accepted": reasons.get(finding.code)}) for finding in findings]
 
 
 def _reason(entry: Mapping[str, Any], today: datetime.date) -> tuple[str, Optional[str]]:
@@ -65,7 +63,9 @@ def _reason(entry: Mapping[str, Any], today: datetime.date) -> tuple[str, Option
         raise InputError(doing, f"an entry is {entry!r}", "a dict with code and reason")
     code, reason = str(entry.get("code") or ""), str(entry.get("reason") or "").strip()
     if not code.startswith("DG") or not reason:
-        raise InputError(doing, f"the entry has code {code!r} and reason {reason!r}", "both, as in DG204 and why")
+        raise InputError(
+            doing, f"the entry has code {code!r} and reason {reason!r}", "both, as in DG204 and why"
+        )
     until = entry.get("until")
     if until in (None, ""):
         return code, reason

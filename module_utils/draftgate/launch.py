@@ -109,19 +109,20 @@ class Rule(NamedTuple):
 
 
 _LESS_MEMORY = "Lower max_model_len, max_num_seqs or gpu_memory_utilization, or free the memory."
-_ARGS = "Correct it in vllm_server_args; `draftgate` shows the whole command as argv."
+_ARGS = "Correct it in vllm_server_args."
+_REBUILD = "Build the runtime anew from its lock; nothing may be installed into it by hand."
 _CONTRACT = "Correct the drafter's config (drafter_overrides); drafter_contract says what it should hold."
 
 RULES: Sequence[Rule] = (
     Rule(
         "port_taken",
-        r"\[Errno 98\].*?[Aa]ddress already in use|[Aa]ddress already in use",
+        r"(?i)address already in use",
         "the port is taken ({0})",
         "See who listens there (ss -ltnp), stop it or set vllm_port.",
     ),
     Rule(
         "import_error",
-        r"'_C' object has no attribute '(\w+)'",
+        r"'_C' object has no attribute '\w+'",
         "the engine's compiled part did not load ({0}); without libnuma.so.1 it says only this",
         "Install libnuma1 on the host.",
     ),
@@ -135,29 +136,30 @@ RULES: Sequence[Rule] = (
         "import_error",
         r"(\S+): undefined symbol: (\S+)",
         "{1} was built against another library (undefined symbol {2})",
-        "Build the runtime anew from its lock; nothing may be installed into it by hand.",
+        _REBUILD,
     ),
     Rule(
         "import_error",
-        r"ModuleNotFoundError: No module named '[\w.]+'|ImportError: cannot import name .{0,120}",
+        r"ModuleNotFoundError: No module named \S+|ImportError: cannot import name .{0,120}",
         "the runtime is incomplete ({0})",
-        "Build the runtime anew from its lock; nothing may be installed into it by hand.",
+        _REBUILD,
     ),
     Rule(
         "bad_argument",
-        r"error: (unrecognized arguments: .+)",
-        "the engine does not know an argument ({1})",
-        _ARGS,
-    ),
-    Rule(
-        "bad_argument",
-        r"error: (argument .+)",
+        r"error: (unrecognized arguments: .+|argument .+)",
         "the engine refuses an argument ({1})",
         _ARGS,
     ),
     Rule(
+        "bad_argument",
+        r"Invalid repository ID or local directory specified: (\S+)",
+        "{1} holds no model",
+        "Deploy again: it puts the release's files in place.",
+    ),
+    Rule("bad_argument", r"Value error, (.{0,300})", "the engine refuses its configuration ({1})", _ARGS),
+    Rule(
         "out_of_memory",
-        r"torch\.(?:cuda\.)?OutOfMemoryError: .{0,200}|CUDA out of memory.{0,160}|CUDA error: out of memory",
+        r"OutOfMemoryError: .{0,200}|CUDA out of memory.{0,160}|CUDA error: out of memory",
         "the GPU has no room ({0})",
         _LESS_MEMORY,
     ),
@@ -169,35 +171,42 @@ RULES: Sequence[Rule] = (
     ),
     Rule(
         "out_of_memory",
-        r"No available memory for the cache blocks.{0,120}|[^.]*KV cache is needed, which is .{0,99}",
+        r"No available memory for the cache blocks.{0,120}|To serve at least one request .{0,250}",
         "the KV cache has no room ({0})",
         _LESS_MEMORY,
     ),
     Rule(
         "out_of_memory",
-        r"[^:]*/dev/shm.{0,200}|No space left on device",
+        r"Insufficient space in /dev/shm.{0,120}|No space left on device",
         "shared memory is too small ({0})",
-        "Give /dev/shm more than 400 MB (the size of a container's, or the tmpfs mount option).",
+        "Give /dev/shm more than 400 MB (a container's setting, or the tmpfs mount's size).",
     ),
     Rule(
         "out_of_memory",
-        r"DefaultCPUAllocator: .{0,160}|Cannot allocate memory|(?<![\w.])MemoryError\b",
-        "the host has no memory left ({0})",
+        r"Available memory on node .{0,200}|(?i:can(?:'t|not) allocate memory).{0,80}|\bMemoryError",
+        "the host has not enough memory ({0})",
         "Free memory, or lower VLLM_CPU_KVCACHE_SPACE.",
     ),
     Rule(
         "contract",
-        r"[^:\n]*mask_token_id.{0,200}",
-        "the engine refuses the drafter's mask token ({0})",
+        r"Error: (.{0,120}mask_token_id.{0,200})|argument 'parallel_drafting_token_id'.{0,80}NoneType",
+        "the engine has no usable mask_token_id ({0})",
         _CONTRACT,
     ),
     Rule(
-        "bad_argument",
-        r"(\d+ validation errors? for \w+)",
-        "the engine refuses its configuration ({1})",
-        _ARGS,
+        "contract",
+        r"DFlash drafter expects \d+ concatenated aux hidden features but received \d+",
+        "target_layer_ids names layers that the target does not have ({0})",
+        _CONTRACT,
+    ),
+    Rule(
+        "contract",
+        r"Tried to load weights of size .{0,60}to a parameter of size .{0,60}",
+        "the drafter's weights do not fit its config, most often in the number of target_layer_ids ({0})",
+        _CONTRACT,
     ),
 )
+"""In this order: what breaks first in a start is asked first."""
 
 
 def classify(log_lines: Iterable[str], context: Mapping[str, Any]) -> Cause:
@@ -237,8 +246,9 @@ def classify(log_lines: Iterable[str], context: Mapping[str, Any]) -> Cause:
 
 
 def _by_rules(lines: Sequence[str]) -> Optional[Cause]:
+    told = [line for line in lines if not _HARMLESS.search(line)]
     for rule in RULES:
-        for line in lines:
+        for line in told:
             found = re.search(rule.pattern, line)
             if found:
                 words = [found.group().strip(), *(group or "" for group in found.groups())]
@@ -261,15 +271,19 @@ def _cause(cause: str, message: str, next_step: str, line: str = "") -> Cause:
     return Cause(cause, CODES[cause], message, next_step, line)
 
 
+_HARMLESS = re.compile(r"\b(?:DEBUG|INFO|WARNING) \d\d-\d\d |ERROR: ld\.so: .*: ignored")
+"""A healthy start warns of missing libraries too, and prints the words we look for among its settings."""
 _ERROR = re.compile(r"\b(?:[A-Z]\w*(?:Error|Exception|Interrupt)): .+|\b[A-Z]\w*Error\b\s*$")
 _CONSEQUENCE = re.compile(
-    r"Engine core initialization failed|EngineDeadError|EngineCore encountered an issue"
+    r"Engine core initialization failed|WorkerProc initialization failed|Worker failed with error"
+    r"|EngineDeadError"
 )
 
 
 def _last_error(lines: Sequence[str]) -> str:
     """The last exception that is a cause: the API server's own only say that the engine is gone."""
-    errors = [found.group() for found in map(_ERROR.search, lines) if found]
+    told = [line for line in lines if not _HARMLESS.search(line)]
+    errors = [found.group() for found in map(_ERROR.search, told) if found]
     causes = [error for error in errors if not _CONSEQUENCE.search(error)]
     return (causes or errors or [""])[-1].strip()[:300]
 
@@ -279,7 +293,7 @@ _SECRETS = (
     (re.compile(r"(?i)(bearer\s+)\S+"), r"\1(masked)"),
     (
         re.compile(
-            r"(?i)((?:api[-_]?key|token|password|secret)['\"]?\s*[=:]\s*\[?['\"]?)"
+            r"(?i)((?:api[-_]?key|hf[-_]token|(?<![\w-])token|password|secret)['\"]?\s*[=:]\s*\[?['\"]?)"
             r"(?!None\b|null\b|\d+\b)[^\s'\",\])]+"
         ),
         r"\1(masked)",

@@ -48,9 +48,7 @@ def plan_change(spec: Mapping[str, Any], options: Mapping[str, Any], facts: Fact
     wished = deployment(spec)
     active = facts.active or {}
     current = active.get("deployment") or {}
-    differs = [
-        {**row, "effect": variables.effect_of(row["field"])} for row in differences(current, wished)
-    ]
+    differs = [{**row, "effect": variables.effect_of(row["field"])} for row in differences(current, wished)]
     if facts.red and current.get("id") != wished["id"] and not options.get("retry"):
         return _refuse(wished, differs, options, facts, current)
     if not current:
@@ -76,7 +74,11 @@ def _refuse(
 ) -> Plan:
     """A re-run of a wish that was measured and refused must not take the server down again."""
     red: Mapping[str, Any] = facts.red or {}
-    why = f"release {wished['release']} was measured at {red.get('time')} and refused: {red.get('reason', '')}"
+    why = (
+        f"release {wished['release']} was measured at {red.get('time')} and refused: {red.get('reason', '')}"
+    )
     if options.get("on_failure") == "fallback" and current.get("id") == without_speculation(wished)["id"]:
-        return Plan(NONE if facts.running else START, [], warning=f"{why}; the target serves without speculation")
+        return Plan(
+            NONE if facts.running else START, [], warning=f"{why}; the target serves without speculation"
+        )
     return Plan(REFUSE, differs, why)

@@ -16,14 +16,14 @@ from . import effective_config, host, jobs, prompts, spec, status
 from .backend import choose
 from .backend.base import Backend, Job
 from .canonical import digest
+from .clocks import Clocks
 from .errors import DraftgateError, HostError, InputError
 from .files import read_json, write_atomic, write_json
-from .clocks import Clocks
 from .jobs import Wait
 from .journal import Journal
 from .layout import Home
 from .plan import NONE, REFUSE, Plan, plan_change
-from .switch import EXIT_PASS, EXIT_REFUSED, VERDICT_EXIT_CODES, result_path
+from .verdicts import EXIT_PASS, EXIT_REFUSED, VERDICT_EXIT_CODES, result_path
 
 JOB = "switch"
 CACHES = ("runtimes", "models", "cache")
@@ -49,6 +49,14 @@ def seconds_of(name: str, value: Any) -> float:
     if isinstance(value, bool) or not found or float(found.group(1)) <= 0:
         raise InputError(f"reading {name}", repr(value), "a time above 0 as in 90, '30 m', '12 h' or '30 d'")
     return float(found.group(1)) * _UNITS[found.group(2)]
+
+
+def _yes_or_no(name: str, value: Any) -> bool:
+    """``-e name=value`` makes every value text."""
+    words = {"true": True, "yes": True, "false": False, "no": False}
+    if str(value).strip().lower() not in words:
+        raise InputError(f"reading {name}", repr(value), "true or false")
+    return words[str(value).strip().lower()]
 
 
 @dataclass(frozen=True)
@@ -86,10 +94,15 @@ class Request:
         if unknown:
             raise InputError("reading the options of the switch", f"{', '.join(unknown)} is no option")
         if options["on_failure"] not in ON_FAILURE:
-            raise InputError("reading acceptance_on_failure", repr(options["on_failure"]), " or ".join(ON_FAILURE))
+            raise InputError(
+                "reading acceptance_on_failure", repr(options["on_failure"]), " or ".join(ON_FAILURE)
+            )
         if options["strategy"] != "in_place":
             raise InputError("reading the strategy", repr(options["strategy"]), "in_place")
-        names = {"time_limit": "draftgate_switch_time_limit", "evidence_max_age": "acceptance_evidence_max_age"}
+        names = {
+            "time_limit": "draftgate_switch_time_limit",
+            "evidence_max_age": "acceptance_evidence_max_age",
+        }
         return {**options, **{name: seconds_of(shown, options[name]) for name, shown in names.items()}}
 
     def backend(self) -> Backend:
@@ -116,7 +129,11 @@ def inspected(request: Request) -> Dict[str, Any]:
     backend = request.backend()
     if not request.wished:
         state = status.read(request.home, backend, request.clocks)
-        read = {"status": state, "status_text": status.table(state), "evidence": current_evidence(request.home)}
+        read = {
+            "status": state,
+            "status_text": status.table(state),
+            "evidence": current_evidence(request.home),
+        }
         return {"changed": False, "unchanged": False, **read}
     whole, options = request.resolved(), request.checked_options()
     facts = host.facts(request.home, backend, whole, options, request.clocks.now())
@@ -196,7 +213,9 @@ def prepared(request: Request, prompts_text: str, drafter_source: str, check: bo
     missing = not os.path.exists(home.release_spec(release_id))
     stale = not os.path.exists(home.prompts(wanted))
     absent = [
-        name for name, value in whole["place"]["secrets"].items() if not os.path.exists(home.secret(name, value))
+        name
+        for name, value in whole["place"]["secrets"].items()
+        if not os.path.exists(home.secret(name, value))
     ]
     if not check:
         host.store_secrets(home, request.secrets, whole["place"]["secrets"])
@@ -207,14 +226,23 @@ def prepared(request: Request, prompts_text: str, drafter_source: str, check: bo
             effective_config.write(home.release_drafter(release_id), drafter_source, drafter["config"])
         if missing:
             write_json(home.release_spec(release_id), whole["serve"])  # last: its presence means complete
-    return {"changed": missing or stale or bool(absent), "release": release_id, "path": home.release(release_id)}
+    return {
+        "changed": missing or stale or bool(absent),
+        "release": release_id,
+        "path": home.release(release_id),
+    }
 
 
 def diff(differs: List[Dict[str, Any]]) -> Dict[str, Any]:
     """Ansible's diff of a switch: exactly the fields that differ."""
     before = {row["field"]: row["before"] for row in differs if row["before"] is not None}
     after = {row["field"]: row["after"] for row in differs if row["after"] is not None}
-    return {"before_header": "serving", "after_header": "wished", "before": _lines(before), "after": _lines(after)}
+    return {
+        "before_header": "serving",
+        "after_header": "wished",
+        "before": _lines(before),
+        "after": _lines(after),
+    }
 
 
 def _lines(fields: Mapping[str, Any]) -> str:
@@ -267,7 +295,16 @@ def _start_job(request: Request, backend: Backend, wish: Dict[str, Any], release
     backend.start_job(
         Job(
             name=JOB,
-            argv=(sys.executable, "-m", host_agent.PACKAGE, "--home", home.root, "switch", "--attempt", attempt),
+            argv=(
+                sys.executable,
+                "-m",
+                host_agent.PACKAGE,
+                "--home",
+                home.root,
+                "switch",
+                "--attempt",
+                attempt,
+            ),
             environment={"PYTHONPATH": os.path.realpath(home.agent_current)},
             working_directory=home.root,
             verdict_exit_codes=VERDICT_EXIT_CODES,
@@ -361,7 +398,9 @@ def restored(request: Request, wait: Wait, check: bool) -> Dict[str, Any]:
         raise HostError("rolling back", "no earlier release is recorded here", "a previous release")
     wished = {part: previous[part] for part in spec.PARTS}
     options = {**request.checked_options(), "retry": True}  # it was activated once: red evidence is no veto
-    plan = plan_change(wished, options, host.facts(request.home, backend, wished, options, request.clocks.now()))
+    plan = plan_change(
+        wished, options, host.facts(request.home, backend, wished, options, request.clocks.now())
+    )
     result = {"release": previous["release"], "differs": plan.differs, "action": plan.action}
     if check:
         return {**result, "changed": plan.changes, "diff": diff(plan.differs)}

@@ -9,9 +9,9 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 
 from . import agent, jobs, runtime
 from .backend.base import Backend, Job
+from .clocks import Clocks
 from .errors import DraftgateError, HostError
 from .files import read_json, write_atomic, write_json
-from .clocks import Clocks
 from .jobs import Wait
 from .layout import Home
 from .progress import ProgressFile
@@ -47,7 +47,9 @@ def inspect(wish: Wish) -> Dict[str, Any]:
     """Whether the runtime is complete; if not, what of the host speaks against it (before a byte moves)."""
     lock = wish.lock
     known = runtime.installed(lock, wish.root)
-    problems = [] if known else host_problems(lock, gather_facts(lock, wish.root, wish.options.python, run_process))
+    problems = (
+        [] if known else host_problems(lock, gather_facts(lock, wish.root, wish.options.python, run_process))
+    )
     return {
         "changed": known is None,
         "path": os.path.join(wish.root, lock.runtime_id),
@@ -89,7 +91,11 @@ def _refuse(state: Mapping[str, Any]) -> None:
 
 
 def _paths(home: Home, name: str) -> Tuple[str, str, str]:
-    return home.path("run", f"{name}.json"), home.path("run", f"{name}.lock.txt"), home.path("run", f"{name}.result.json")
+    return (
+        home.path("run", f"{name}.json"),
+        home.path("run", f"{name}.lock.txt"),
+        home.path("run", f"{name}.result.json"),
+    )
 
 
 def _start(home: Home, backend: Backend, wish: Wish, name: str) -> None:
@@ -116,7 +122,16 @@ def _start(home: Home, backend: Backend, wish: Wish, name: str) -> None:
     backend.start_job(
         Job(
             name=name,
-            argv=(sys.executable, "-m", agent.PACKAGE, "--home", home.root, "install-runtime", "--name", name),
+            argv=(
+                sys.executable,
+                "-m",
+                agent.PACKAGE,
+                "--home",
+                home.root,
+                "install-runtime",
+                "--name",
+                name,
+            ),
             environment={"PYTHONPATH": os.path.realpath(home.agent_current)},
             working_directory=home.root,
             verdict_exit_codes=(EXIT_DONE, EXIT_FAILED),
@@ -126,12 +141,21 @@ def _start(home: Home, backend: Backend, wish: Wish, name: str) -> None:
 
 def _ended(home: Home, backend: Backend, name: str, state: Dict[str, Any]) -> Dict[str, Any]:
     result = _paths(home, name)[2]
-    known: Mapping[str, Any] = read_json(result, "reading the installation's result") if os.path.exists(result) else {}
+    known: Mapping[str, Any] = (
+        read_json(result, "reading the installation's result") if os.path.exists(result) else {}
+    )
     if known.get("installed"):
-        return {**state, "changed": True, "installed": known["installed"], "job": {"running": False, "progress": {}}}
+        return {
+            **state,
+            "changed": True,
+            "installed": known["installed"],
+            "job": {"running": False, "progress": {}},
+        }
     error: Optional[Mapping[str, Any]] = known.get("error")
     if error:
-        fields = {key: error[key] for key in ("doing", "observed", "expected", "next_step", "code", "details")}
+        fields = {
+            key: error[key] for key in ("doing", "observed", "expected", "next_step", "code", "details")
+        }
         raise HostError(**fields)
     raise HostError(
         "installing the runtime",
@@ -156,11 +180,15 @@ def run(home: Home, name: str, clocks: Clocks) -> int:
     report = ProgressFile(home.progress_of(name), list(runtime.STAGES), {}, clocks.now)
     try:
         done = runtime.install(lock, request["root"], options, progress=report)
-        summary = {"path": done.path, "packages": done.packages, "bytes": done.size_bytes, "seconds": done.seconds}
+        summary = {
+            "path": done.path,
+            "packages": done.packages,
+            "bytes": done.size_bytes,
+            "seconds": done.seconds,
+        }
         ended: Dict[str, Any] = {"installed": summary}
     except DraftgateError as exc:
         ended = {"error": exc.as_dict()}
     write_json(result, ended)
     jobs.forget(request_path)  # last: a killed job is started again and reads it again
     return EXIT_DONE if "installed" in ended else EXIT_FAILED
-

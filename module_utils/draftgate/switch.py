@@ -38,9 +38,7 @@ from .layout import Home
 from .plan import NONE, REFUSE, START, Plan, plan_change
 from .progress import Report
 from .spec import deployment, without_speculation
-
-EXIT_PASS, EXIT_FAILED, EXIT_RESTORED, EXIT_UNRESTORED, EXIT_REFUSED = 0, 1, 10, 11, 12
-VERDICT_EXIT_CODES = (EXIT_PASS, EXIT_FAILED, EXIT_RESTORED, EXIT_UNRESTORED, EXIT_REFUSED)
+from .verdicts import EXIT_FAILED, EXIT_PASS, EXIT_REFUSED, EXIT_RESTORED, EXIT_UNRESTORED, result_path
 
 RESTORE_TIME_LIMIT = 900.0  # seconds for one attempt to bring a proven release back
 RESTORE_ATTEMPTS = 3
@@ -415,11 +413,6 @@ def run(switch: Switch, attempt: str) -> int:
             result = {"exit": EXIT_FAILED, "ended": "error", "reason": str(exc), "error": exc.as_dict()}
         write_json(result_path(home), {**result, "attempt": attempt})
         return int(result["exit"])
-
-
-def result_path(home: Home) -> str:
-    """What the last job ended with: written before it exits, read by whoever waits for it."""
-    return home.path("state", "result.json")
 
 
 def hold_while_asked(home: Home, clocks: Clocks) -> Callable[[str], None]:

@@ -60,7 +60,9 @@ VARIABLES: Dict[str, Variable] = {
     "acceptance_min_rate": _row(GATE, "thresholds.acceptance_min_rate", "accepted / drafted", DECIDE),
     "acceptance_min_mean_length": _row(GATE, "thresholds.acceptance_min_mean_length", "τ", DECIDE),
     "acceptance_min_position_1": _row(GATE, "thresholds.acceptance_min_position_1", "first position", DECIDE),
-    "acceptance_min_speedup": _row(GATE, "thresholds.acceptance_min_speedup", "against no speculation", DECIDE),
+    "acceptance_min_speedup": _row(
+        GATE, "thresholds.acceptance_min_speedup", "against no speculation", DECIDE
+    ),
     "acceptance_min_drafts": _row(GATE, "thresholds.acceptance_min_drafts", "enough samples", DECIDE),
     "acceptance_max_regression": _row(
         GATE, "thresholds.acceptance_max_regression", "of τ against the last green evidence", DECIDE

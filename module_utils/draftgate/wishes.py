@@ -88,7 +88,7 @@ def _place(variables: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def _gate(variables: Mapping[str, Any]) -> Dict[str, Any]:
-    thresholds = {name: variables[name] for name in THRESHOLDS}
+    thresholds = {name: number(variables[name]) for name in THRESHOLDS}
     validate_thresholds(thresholds)
     prompt_set = _read(str(variables["acceptance_prompts"]), "acceptance_prompts")
     known = {prompt.workload for prompt in prompts.load(prompt_set)}
@@ -107,10 +107,25 @@ def _gate(variables: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def _whole(variables: Mapping[str, Any], name: str) -> int:
-    value = variables[name]
+    value = number(variables[name])
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(f"reading {name}", repr(value), "a whole number")
-    return int(value)
+        raise InputError(f"reading {name}", repr(variables[name]), "a whole number")
+    return value
+
+
+def number(value: Any) -> Any:
+    """``-e name=value`` makes every value text: a number's text as the number, ``null`` as None, else unchanged."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if text in ("", "null", "None", "~"):
+        return None
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return value
 
 
 def _dict(variables: Mapping[str, Any], name: str) -> Dict[str, Any]:
@@ -134,4 +149,6 @@ def _read(path: str, variable: str) -> bytes:
         with open(path, "rb") as handle:
             return handle.read()
     except OSError as exc:
-        raise InputError(f"reading {variable}", f"{path!r}: {exc.strerror}", "a file on the controller") from exc
+        raise InputError(
+            f"reading {variable}", f"{path!r}: {exc.strerror}", "a file on the controller"
+        ) from exc

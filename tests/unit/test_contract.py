@@ -69,7 +69,7 @@ MUTATIONS: list[tuple[dict[str, Any], list[str], str]] = [
     (dflash(mask_token_id=-1), ["DG205"], "The mask is -1"),
     (dflash(mask_token_id=0), ["DG206"], "The mask is <|endoftext|>, the end of text"),
     (dflash(mask_token_id=2), ["DG206"], "The mask is <|im_end|>, the end of text"),
-    (dflash(mask_token_id=300), ["DG207"], "the piece"),
+    (dflash(mask_token_id=300), ["DG207"], "no published drafter has such a mask"),
     # captured layers
     (dflash(target_layer_ids=None), ["DG211"], "gives [1, 5, 9] here"),
     (dflash(target_layer_ids=[]), ["DG211"], "no dflash_config.target_layer_ids"),
@@ -243,8 +243,8 @@ def test_the_incident_is_stopped_before_anything_starts(tmp_path: Path) -> None:
     write_json(drafter / "config.json", GUESSED)
     wish = {"engine": {"name": "vllm", "version": "0.20.1"}, "num_speculative_tokens": 15}
     findings = judged(drafter, target, **wish)
-    assert codes(findings) == ["DG207", "DG221", "DG221", "DG402", "DG215", "DG225", "DG227"]
-    assert findings[0].message.startswith("The mask is the piece 'Ġthe' (id 151669)")
+    assert codes(findings) == ["DG221", "DG221", "DG402", "DG207", "DG215", "DG225", "DG227"]
+    assert findings[3].message.startswith("The mask is the piece 'Ġthe' (id 151669)")
     # The same server with the true config: what remains is the engine.
     write_json(drafter / "config.json", CONFIG_27B)
     assert codes(judged(drafter, target, **wish)) == ["DG402", "DG403"]
@@ -253,7 +253,7 @@ def test_the_incident_is_stopped_before_anything_starts(tmp_path: Path) -> None:
     )
     sglang = {"engine": {"name": "sglang", "version": "0.5.14"}, "num_speculative_tokens": 15}
     assert judged(drafter, target, **sglang) == []
-    assert codes(judged(drafter, target, overrides=GUESSED, **sglang)) == ["DG207", "DG216", "DG215"]
+    assert codes(judged(drafter, target, overrides=GUESSED, **sglang)) == ["DG216", "DG207", "DG215"]
 
 
 # Engine versions.

@@ -1,0 +1,17 @@
+"""How the switch job answers: its exit codes and its result file. Shared by the job and by who waits for it."""
+
+from __future__ import annotations
+
+from .layout import Home
+
+EXIT_PASS = 0
+EXIT_FAILED = 1  # an error; what serves has not been touched, or an open switch is left to the next run
+EXIT_RESTORED = 10  # refused by the gate or never came up; what served before serves
+EXIT_UNRESTORED = 11  # and what served before did not come back
+EXIT_REFUSED = 12  # red evidence: not even tried
+VERDICT_EXIT_CODES = (EXIT_PASS, EXIT_FAILED, EXIT_RESTORED, EXIT_UNRESTORED, EXIT_REFUSED)
+
+
+def result_path(home: Home) -> str:
+    """What the last job ended with: written before it exits."""
+    return home.path("state", "result.json")
