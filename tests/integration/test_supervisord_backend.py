@@ -31,7 +31,8 @@ role, directory = sys.argv[1], sys.argv[2]
 if "deaf" in sys.argv:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 below = {"api": "core", "core": "worker"}.get(role)
-child = below and subprocess.Popen([sys.executable, sys.argv[0], below, *sys.argv[2:]], start_new_session=True)
+argv = [sys.executable, sys.argv[0], below, *sys.argv[2:]]
+child = below and subprocess.Popen(argv, start_new_session=True)
 with open(os.path.join(directory, role + ".new"), "w") as out:
     out.write(str(os.getpid()))
 os.rename(os.path.join(directory, role + ".new"), os.path.join(directory, role))
@@ -53,6 +54,12 @@ def make(home: Path) -> SupervisordBackend:
     return SupervisordBackend(Home(str(home)), agent=AGENT, lock=LOCK)
 
 
+def lend_environment(installed: SupervisordBackend, home: str) -> None:
+    """A copy of the daemon's environment saves ten seconds; `python -I -m` does not mind where it lies."""
+    parts = ("supervisor", "venv")
+    shutil.copytree(installed.home.path(*parts), os.path.join(home, *parts), symlinks=True)
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SupervisordBackend]:
     """One daemon for all tests that do not kill it. ``HF_TOKEN`` is in the environment that starts it."""
@@ -70,10 +77,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SupervisordB
 
 @pytest.fixture
 def fresh(installed: SupervisordBackend, tmp_path: Path) -> Iterator[SupervisordBackend]:
-    """A daemon to kill. Its environment is a copy: `python -I -m` does not mind where it lies."""
+    """A daemon to kill."""
     one = make(tmp_path / "home")
-    shutil.copytree(os.path.join(installed.home.supervisor, "venv"), os.path.join(one.home.supervisor, "venv"),
-                    symlinks=True)  # fmt: skip
+    lend_environment(installed, one.home.root)
     assert one.ensure() is True
     yield one
     one.shutdown()
@@ -145,14 +151,13 @@ def test_the_daemon_is_nobodys_child_and_knows_no_secret(installed: SupervisordB
 
 def test_killing_the_controller_and_all_its_children_does_not_touch_it(installed: SupervisordBackend) -> None:
     home = Path(installed.home.root).parent / "h2"
-    shutil.copytree(
-        os.path.join(installed.home.supervisor, "venv"), home / "supervisor" / "venv", symlinks=True
-    )
+    lend_environment(installed, str(home))
     code = (
         f"import sys, time; sys.path.insert(0, {AGENT!r})\n"
         "from draftgate.backend.supervisord import SupervisordBackend\n"
         "from draftgate.layout import Home\n"
-        f"print(SupervisordBackend(Home({str(home)!r}), agent='', lock={LOCK!r}).ensure(), flush=True); time.sleep(60)"
+        f"print(SupervisordBackend(Home({str(home)!r}), agent='', lock={LOCK!r}).ensure(), flush=True)\n"
+        "time.sleep(60)"
     )
     controller = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True
@@ -173,8 +178,7 @@ def _ensure(home: str, results: Any) -> None:
 
 def test_two_at_once_start_one_daemon(installed: SupervisordBackend, fresh: SupervisordBackend) -> None:
     fresh.shutdown()
-    shutil.copytree(os.path.join(installed.home.supervisor, "venv"), os.path.join(fresh.home.supervisor, "venv"),
-                    symlinks=True)  # fmt: skip
+    lend_environment(installed, fresh.home.root)
     results: Any = multiprocessing.Queue()
     both = [multiprocessing.Process(target=_ensure, args=(fresh.home.root, results)) for _ in range(2)]
     for one in both:

@@ -170,9 +170,9 @@ def test_the_child_has_the_given_environment_and_the_secrets_and_nothing_else(
 ) -> None:
     secret = tmp_path / "key"
     secret.write_text("s3cret\n")
-    show = "tr '\\0' '\\n' < /proc/self/environ; tr '\\0' ' ' < /proc/$PPID/cmdline; tr '\\0' '\\n' < /proc/$PPID/environ"
+    around = "cat /proc/$PPID/cmdline /proc/$PPID/environ"
     running.start(
-        ["/bin/sh", "-c", f"env -0 > {tmp_path}/env; ({show}) > {tmp_path}/around"],
+        ["/bin/sh", "-c", f"env -0 > {tmp_path}/env; ({around}) > {tmp_path}/around"],
         environment={"A": "1 % ; # '\"\n2"},
         secret_files={"VLLM_API_KEY": str(secret)},
     )
@@ -185,7 +185,8 @@ def test_the_child_has_the_given_environment_and_the_secrets_and_nothing_else(
     assert set(values) - {"PWD", "SHLVL", "_", "OLDPWD"} == {
         "A", "VLLM_API_KEY", "TMPDIR", "SPT_NOENV", reaper.MARK,
     }  # fmt: skip
-    assert "s3cret" not in running.log.read_text()
+    assert "reaper.py" in (tmp_path / "around").read_text()
+    assert "s3cret" not in (tmp_path / "around").read_text() + running.log.read_text()
 
 
 @pytest.mark.parametrize("broken", ["secret", "file"])
@@ -202,6 +203,23 @@ def test_a_command_that_is_not_there_is_said(running: Running) -> None:
     running.start(["/nowhere/vllm"])
     assert running.ended() == reaper.EXIT_NOT_STARTED
     assert "/nowhere/vllm cannot be started: No such file" in running.log.read_text()
+
+
+def test_a_killed_engines_shared_memory_is_unlinked(running: Running, tmp_path: Path) -> None:
+    code = f"""if True:
+        import os, time
+        from multiprocessing import shared_memory
+        segment = shared_memory.SharedMemory(create=True, size=2**20)
+        open({str(tmp_path / "segment.new")!r}, "w").write(segment.name)
+        os.rename({str(tmp_path / "segment.new")!r}, {str(tmp_path / "segment")!r})
+        time.sleep(600)"""
+    running.start(["/bin/sh", "-c", f'"{sys.executable}" -c "$0" & wait', code])
+    until((tmp_path / "segment").exists)
+    segment = Path("/dev/shm") / (tmp_path / "segment").read_text().lstrip("/")
+    assert segment.exists()
+    os.kill(reaper.descendants(running.process.pid)[0], signal.SIGKILL)
+    assert running.ended() == 137
+    assert not segment.exists()
 
 
 def test_the_private_directory_is_fresh_and_goes_with_the_run(running: Running, tmp_path: Path) -> None:

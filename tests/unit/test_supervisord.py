@@ -1,4 +1,4 @@
-"""The supervisord backend's files and paths; what it does is in tests/integration/test_supervisord_backend.py."""
+"""The supervisord backend's files and paths. What it does with them: tests/integration."""
 
 from __future__ import annotations
 
@@ -157,8 +157,13 @@ def test_every_page_of_the_lock_is_hashed(repo: Path) -> None:
 
 @pytest.mark.parametrize(
     ("wanted", "systemd", "chosen"),
-    [("auto", True, "systemd"), ("auto", False, "supervisord"), ("supervisord", True, "supervisord"), ("systemd", True, "systemd")],
-)  # fmt: skip
+    [
+        ("auto", True, "systemd"),
+        ("auto", False, "supervisord"),
+        ("supervisord", True, "supervisord"),
+        ("systemd", True, "systemd"),
+    ],
+)
 def test_the_backend_is_chosen(
     monkeypatch: pytest.MonkeyPatch, wanted: str, systemd: bool, chosen: str
 ) -> None:
