@@ -178,7 +178,8 @@ class Tree:
         try:
             child = self._spawn()
         except OSError as exc:
-            say(f"{self.description['argv'][0]} cannot be started: {exc.strerror}")
+            # the file name is the working directory's when that is what is missing
+            say(f"{self.description['argv'][0]} cannot be started: {exc.filename}: {exc.strerror}")
             return EXIT_NOT_STARTED
         status = self._watch(child.pid)
         behind, _hung = end_all(lambda: descendants(os.getpid()), KILL_SECONDS)

@@ -199,10 +199,13 @@ def test_what_cannot_be_read_is_said_and_not_started(running: Running, tmp_path:
     assert "cannot be read" in running.log.read_text()
 
 
-def test_a_command_that_is_not_there_is_said(running: Running) -> None:
-    running.start(["/nowhere/vllm"])
+@pytest.mark.parametrize(("command", "directory"), [("/nowhere/vllm", "/"), ("/bin/true", "/nowhere/vllm")])
+def test_a_command_or_directory_that_is_not_there_is_said(
+    running: Running, command: str, directory: str
+) -> None:
+    running.start([command], working_directory=directory)
     assert running.ended() == reaper.EXIT_NOT_STARTED
-    assert "/nowhere/vllm cannot be started: No such file" in running.log.read_text()
+    assert "cannot be started: /nowhere/vllm: No such file" in running.log.read_text()
 
 
 def test_a_killed_engines_shared_memory_is_unlinked(running: Running, tmp_path: Path) -> None:
