@@ -44,7 +44,7 @@ class ActionModule(ActionBase):
         else:
             result = controller.follow(execute, Display().display, variables["inventory_hostname"], "switch")
         self._report(result, reports, variables["inventory_hostname"], attempted=state in _FOLLOWED)
-        return result
+        return result if Display().verbosity else controller.brief(result)
 
     def _shipped(self, given: Dict[str, Any]) -> Dict[str, Any]:
         """The arguments with the agent's digest and the prompt set's content filled in."""

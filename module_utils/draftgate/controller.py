@@ -77,6 +77,14 @@ def summary(result: Mapping[str, Any]) -> str:
     )
 
 
+def brief(result: Dict[str, Any]) -> Dict[str, Any]:
+    """A failure without what the table, the reports and the host's journal say already: Ansible prints it all."""
+    if not result.get("failed"):
+        return result
+    said = ("journal", "status", "evidence", "current_evidence", "differs", "error", "job", "action", "findings")
+    return {key: value for key, value in result.items() if key not in said}
+
+
 def curl(state: Mapping[str, Any], evidence: Mapping[str, Any]) -> str:
     """The request to try, with the template settings that were measured."""
     body = {
