@@ -272,7 +272,8 @@ def test_a_job_can_be_stopped_between_two_runs(running: Running) -> None:
 def test_a_mark_means_one_service_or_all_of_a_home(wanted: str, found: bool) -> None:
     process = subprocess.Popen(["/bin/sleep", "60"], env={reaper.MARK: "engine-a@0123456789ab"})
     try:
-        until(lambda: reaper.start_ticks(process.pid))
+        # from its exec on it has its own environment
+        until(lambda: b"sleep" in Path(f"/proc/{process.pid}/cmdline").read_bytes())
         assert (process.pid in reaper.marked(wanted)) == found
     finally:
         process.kill()
