@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -131,6 +132,8 @@ def install(
             known = installed(lock, root, runner)
             return known or _Installation(lock, root, options, progress, runner, held).run(clock)
     except OSError as exc:
+        if not exc.filename and exc.errno != errno.ENOSPC:
+            raise  # not about the disk: the caller's own, through its progress
         where = exc.filename or root
         raise HostError(DOING, f"{where}: {exc.strerror}", f"{root} can be written", code="DG509") from exc
 
@@ -339,7 +342,7 @@ class _Installation:
     def _compile(self) -> None:
         """Bytecode, on all processors: pip's own way uses one, and takes as long as all the rest.
 
-        The service's user cannot write it later. Templates that are no Python of this version fail: no matter.
+        The service's user cannot write it later. A template that is no Python of this version may fail.
         """
         total = sum(
             name.endswith(".py") for _path, _folders, names in os.walk(self.site_packages) for name in names
