@@ -17,6 +17,10 @@ export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 export LC_ALL := C.UTF-8
 export DRAFTGATE_CACHE
 
+# For this make alone: a test that runs make must not hand it the arguments that were meant for pytest.
+MAKEOVERRIDES =
+unexport ARGS
+
 DEV := .venv-dev/bin
 
 # $(call venv,DIRECTORY,REQUIREMENT FILES): made again only when the interpreter, the place or a requirement
@@ -49,16 +53,17 @@ deploy: .venv ## deploy to this machine, or elsewhere: make deploy ARGS="-i inve
 	@.venv/bin/ansible-playbook deploy.yml $(ARGS)
 
 test: lint .venv ## what CI runs: lint, unit and integration tests, a real deployment and its faults
-	@$(DEV)/pytest -m "not long and not bench" $(ARGS)
+	@$(DEV)/pytest tests/unit
+	$(DEV)/pytest --verbose --durations=10 -m "not long and not bench" tests/integration tests/e2e $(ARGS)
 
-test-unit: .venv-dev ## the tests that need neither an engine nor a deployment, in seconds
+test-unit: .venv-dev ## the tests that need neither an engine nor a deployment
 	@$(DEV)/pytest tests/unit $(ARGS)
 
 test-long: .venv .venv-dev ## all faults, random kills and truth tables; goes on where it stopped
-	@$(DEV)/pytest -m long $(ARGS)
+	@$(DEV)/pytest --verbose -m long $(ARGS)
 
 bench: .venv .venv-dev ## measure: a table, and reports/bench.json
-	@$(DEV)/pytest -m bench $(ARGS)
+	@$(DEV)/pytest --verbose -m bench $(ARGS)
 
 lint: .venv-dev ## ruff, mypy, vermin, yamllint, ansible-lint
 	@$(DEV)/ruff check .
@@ -99,8 +104,8 @@ system-packages: ## what pip cannot bring: python3-venv, libnuma1 (asks for root
 	  exit 1
 	fi
 	export DEBIAN_FRONTEND=noninteractive
-	apt-get -o DPkg::Lock::Timeout=300 update
-	$${install/apt-get/apt-get -o DPkg::Lock::Timeout=300}
+	apt-get -qq -o DPkg::Lock::Timeout=300 update
+	$${install/apt-get/apt-get -qq -o DPkg::Lock::Timeout=300}
 
 clean: ## remove what make put into this directory; deployments and the cache stay
 	@rm -rf .venv .venv-dev .venv.lock .venv-dev.lock .ansible .mypy_cache .pytest_cache .ruff_cache reports
