@@ -209,12 +209,15 @@ class _Run:
         self._counters: Optional[Counters] = None
 
     def warm_up(self, kinds: Mapping[str, Sequence[Prompt]]) -> None:
-        """A short answer of every kind, as many at once as will be measured, then the first counters."""
-        prompts = [kind[index % len(kind)] for kind in kinds.values() for index in range(self._concurrency)]
-        for done, _ in enumerate(self._answers(prompts, _WARM_UP_TOKENS), 1):
-            self._progress("warm up", done, len(prompts), "")
+        """A short answer of every kind, as many at once as will be measured; none of it counts."""
         if self._k:
-            self._counters = self._settled()
+            self._counters = parse_spec_decode(self._client.metrics_text())
+        prompts = [kind[index % len(kind)] for kind in kinds.values() for index in range(self._concurrency)]
+        answers: List[Answer] = []
+        for answer in self._answers(prompts, _WARM_UP_TOKENS):
+            answers.append(answer)
+            self._progress("warm up", len(answers), len(prompts), "")
+        self._counted(Batch(0, "warm up", tuple(answers), 0.0, None))
 
     def one_pass(self, number: int, kinds: Mapping[str, Sequence[Prompt]]) -> Iterator[Batch]:
         done, total = 0, sum(len(kind) for kind in kinds.values())
@@ -255,7 +258,7 @@ class _Run:
             raise
 
     def _counted(self, batch: Batch) -> Batch:
-        """The batch with what the counters gained since the last one."""
+        """The batch with what the counters gained since the last one, once they know of its requests."""
         if self._counters is None:
             return batch
         before = self._counters
@@ -266,17 +269,6 @@ class _Run:
                 break
             self._sleep(_COUNTER_WAIT)
         return batch
-
-    def _settled(self) -> Counters:
-        """The counters once two reads agree: the warm-up's last step may still be on its way to them."""
-        last = parse_spec_decode(self._client.metrics_text())
-        for _ in range(_COUNTER_READS):
-            self._sleep(_COUNTER_WAIT)
-            newer = parse_spec_decode(self._client.metrics_text())
-            if newer == last:
-                break
-            last = newer
-        return last
 
 
 def _caught_up(batch: Batch) -> bool:
@@ -377,13 +369,10 @@ def _contradiction(
     if tokens == 0:
         return _issue("DG826", "No token was generated", "generation_tokens", 0, "> 0")
     if share > 1:
-        return _issue(
-            "DG822",
-            f"The engine counted less than our own requests report ({share:.3f})",
-            "own_share",
-            share,
-            "<= 1",
+        message = (
+            f"Our requests report {share:.3f} times what the engine counted: it restarted, or several answer"
         )
+        return _issue("DG822", message, "own_share", share, "<= 1")
     if share < least:
         message = f"Foreign traffic: only {100 * share:.0f} % of what the engine counted was ours"
         return _issue("DG823", message, "own_share", share, f">= {least}")

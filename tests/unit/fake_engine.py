@@ -67,23 +67,25 @@ class FakeEngine:
                 return 500, {"error": {"message": "EngineCore encountered an issue"}}
             if number == self.restart_at:
                 self.drafts, self.generated = [0] * len(self.histogram), 0
-            self.count(self.histogram)
+            # A warm-up is another request than those measured: one token, no draft.
+            histogram = [0] * len(self.drafts) if wish["max_tokens"] == 16 else self.histogram
+            self.count(histogram)
             if self.foreign:
                 self.count(self.foreign)
             self.shown = [self.shown[-1]] * self.lag + [self.metrics_text()]
         return 200, {
             "choices": [{"message": {"content": self.text}, "finish_reason": self.finish_reason}],
-            "usage": {"prompt_tokens": 30, "completion_tokens": self.tokens(self.histogram)},
-            "metrics": {"speculative_decoding": self.own()} if self.own_metrics else None,
+            "usage": {"prompt_tokens": 30, "completion_tokens": self.tokens(histogram)},
+            "metrics": {"speculative_decoding": self.own(histogram)} if self.own_metrics else None,
         }
 
-    def own(self) -> dict[str, Any]:
-        steps = sum(self.histogram)
+    def own(self, histogram: list[int]) -> dict[str, Any]:
+        steps = sum(histogram)
         return {
-            "acceptance_histogram": self.histogram,
+            "acceptance_histogram": histogram,
             "num_spec_steps": steps,
-            "num_accepted_draft_tokens": sum(j * count for j, count in enumerate(self.histogram)),
-            "num_draft_tokens": steps * (len(self.histogram) - 1),
+            "num_accepted_draft_tokens": sum(j * count for j, count in enumerate(histogram)),
+            "num_draft_tokens": steps * (len(histogram) - 1),
         }
 
     def metrics_text(self) -> str:

@@ -42,12 +42,18 @@ def settings(**change: Any) -> dict[str, Any]:
     }
 
 
-def run(engine: FakeEngine, k: int = 3, progress: Any = lambda *_: None, **change: Any) -> Measurement:
+def run(
+    engine: FakeEngine,
+    k: int = 3,
+    progress: Any = lambda *_: None,
+    prompts: list[Prompt] = PROMPTS,
+    **change: Any,
+) -> Measurement:
     client = EngineClient("127.0.0.1", engine.port)
     return measure(
         client,
         "tiny",
-        PROMPTS,
+        prompts,
         settings(**change),
         num_speculative_tokens=k,
         clock=time.monotonic,
@@ -175,9 +181,16 @@ def test_an_engine_that_dies_at_the_first_request(engine: FakeEngine) -> None:
 
 
 def test_a_restart_in_between_is_seen(engine: FakeEngine) -> None:
-    engine.restart_at = 5
+    engine.restart_at = 7
     problem = run(engine).problem
     assert problem is not None and problem["code"] == "DG824"
+
+
+def test_a_restart_that_no_counter_shows_is_seen_by_what_is_missing(engine: FakeEngine) -> None:
+    engine.restart_at = 5  # in the first workload: at its end the counters have grown all the same
+    problem = run(engine).problem
+    assert problem is not None and problem["code"] == "DG822"
+    assert "restarted" in problem["message"]
 
 
 def test_concurrency_is_kept_and_counts_the_same(engine: FakeEngine) -> None:
@@ -209,8 +222,9 @@ def test_what_progress_raises_ends_the_measurement(engine: FakeEngine, concurren
             raise TimeLimitError("switching", "the time limit passed")
 
     with pytest.raises(TimeLimitError):
-        run(engine, progress=expire, concurrency=concurrency)
-    assert len(engine.requests) < 6 + 2 * concurrency
+        many = [Prompt(str(number), "code", PROMPTS[0].messages, 8) for number in range(50)]
+        run(engine, progress=expire, concurrency=concurrency, prompts=many)
+    assert len(engine.requests) < 25  # those under way, and no more
 
 
 @pytest.mark.parametrize("wished", [["poetry"], ["code", "poetry"], []])
