@@ -1,4 +1,4 @@
-"""Write what is generated: ``docs/findings.md`` and ``docs/spec.schema.json``. Run it after changing their tables.
+"""Write what is generated: ``docs/findings.md`` and ``docs/spec.schema.json``. Run after changing a table.
 
 ``python3 docs/generate.py`` writes; a test compares the files with what this makes.
 """
