@@ -15,18 +15,21 @@ from .files import write_json
 POLL_SECONDS = 4.0
 """One call waits this long for news: a call costs about 0.3 CPU-seconds on a host that has better to do."""
 
+SHOW_SECONDS = 15.0
+"""A line this often while only the time passes."""
+
 Execute = Callable[[Dict[str, Any]], Dict[str, Any]]
 Show = Callable[[str], None]
 
 
 def follow(execute: Execute, show: Show, host: str, job: str) -> Dict[str, Any]:
-    """Call the module until its job has ended; one line whenever the picture changed.
+    """Call the module until its job has ended; one line whenever the picture changed, or time has passed.
 
     What only the first call knows (``differs``, ``action``) is kept in the result.
     """
     first: Dict[str, Any] = {}
     arguments: Dict[str, Any] = {"wait_seconds": POLL_SECONDS}
-    shown = ""
+    shown: Mapping[str, Any] = {}
     while True:
         result = execute(arguments)
         first = first or {key: result[key] for key in ("differs", "action", "release") if key in result}
@@ -34,15 +37,21 @@ def follow(execute: Execute, show: Show, host: str, job: str) -> Dict[str, Any]:
         if not job_state.get("running"):
             return {**first, **result}
         state = job_state["progress"]
-        text = progress.line(host, job, state)
-        if state and text != shown:
-            show(text)
-            shown = text
+        if _is_news(state, shown):
+            show(progress.line(host, job, state))
+            shown = state
         arguments = {
             "wait_seconds": POLL_SECONDS,
             "seen": str(state.get("stage", "")),
             "attempt": result["attempt"],
         }
+
+
+def _is_news(state: Mapping[str, Any], shown: Mapping[str, Any]) -> bool:
+    picture = ("stage", "done", "detail")
+    if not state or not shown or any(state[key] != shown[key] for key in picture):
+        return bool(state)
+    return bool(state["updated"] - shown["updated"] >= SHOW_SECONDS)
 
 
 def write_reports(directory: str, host: str, result: Mapping[str, Any], attempted: bool) -> List[str]:

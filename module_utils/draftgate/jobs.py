@@ -35,9 +35,9 @@ def follow(backend: Backend, name: str, path: str, wait: Wait, clocks: Clocks) -
     """
     until = None if wait.seconds is None else clocks.now() + wait.seconds
     while backend.job_state(name).status == "running":
-        state = progress.read(path)
-        if until is not None and (clocks.now() >= until or state.get("stage", wait.seen) != wait.seen):
-            return state
+        state, now = progress.read(path), clocks.now()
+        if until is not None and (now >= until or state.get("stage", wait.seen) != wait.seen):
+            return progress.seen_at(state, now)
         clocks.sleep(_LOOK_EVERY)
     return None
 

@@ -86,6 +86,18 @@ def read(path: str) -> Dict[str, Any]:
         return {}
 
 
+def seen_at(state: Mapping[str, Any], now: float) -> Dict[str, Any]:
+    """The state as of ``now``: time passes for who watches while a job waits and has nothing to report."""
+    if not state:
+        return {}
+    passed, remaining = now - state["updated"], state["remaining"]
+    return {
+        **state,
+        "updated": now,
+        "remaining": None if remaining is None else max(0.0, remaining - passed),
+    }
+
+
 def span(seconds: float) -> str:
     """``74`` → ``1m14s``."""
     whole = int(round(seconds))

@@ -420,7 +420,7 @@ def absent(request: Request, purge: bool, check: bool) -> Dict[str, Any]:
     if not check and doomed:
         request.backend().shutdown()
         for name in doomed:
-            _remove(home.path(name))
+            _remove(home.path(name))  # the shutdown has removed some of them
         if not os.listdir(home.root):
             os.rmdir(home.root)
     return {"changed": bool(doomed), "kept": kept}
@@ -429,7 +429,7 @@ def absent(request: Request, purge: bool, check: bool) -> Dict[str, Any]:
 def _remove(path: str) -> None:
     if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path)
-    else:
+    elif os.path.lexists(path):
         os.unlink(path)
 
 
