@@ -36,7 +36,7 @@ if [ "$$(cat $(1)/stamp 2>/dev/null)" != "$$wanted" ]; then
     "Making $(1): $(PYTHON) is $$($(PYTHON) -V 2>&1), expected 3.11 or newer. Try: make $(MAKECMDGOALS) PYTHON=$(SYSTEM_PYTHON)" >&2
     exit 1
   }
-  echo "$(1): installing $(2) (once, about half a minute)"
+  echo "$(1): installing $(2) (once)"
   $(PYTHON) -m venv --clear $(1)
   $(1)/bin/pip install --quiet --disable-pip-version-check $(addprefix --requirement ,$(2))
   echo "$$wanted" > $(1)/stamp
