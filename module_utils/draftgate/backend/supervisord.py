@@ -39,6 +39,8 @@ _RPC_SECONDS = 20.0
 _START_SECONDS = 20.0
 _REMOVE_SECONDS = 60.0
 _INSTALL_SECONDS = 300.0
+_INSTALL_BYTES = 48 * 1024**2
+"""The environment has 29 MB. Where they do not fit, pip says only that ensurepip has failed."""
 _REAPER_MARGIN_SECONDS = 20
 """supervisord's own SIGKILL comes after the reaper's, which takes the descendants along."""
 _LONGEST_RUN_DIRECTORY = 40
@@ -142,12 +144,23 @@ class SupervisordBackend:
         if _read(stamp) == wanted:
             return
         shutil.rmtree(self._venv, ignore_errors=True)
+        self._require_room()
         write_atomic(requirements, lock.encode())
         self._must([self.python, "-m", "venv", self._venv], "On Debian: apt install python3-venv.")
         pip = [os.path.join(self._venv, "bin", "python"), "-I", "-m", "pip", "install", "--quiet"]
         flags = ["--disable-pip-version-check", "--no-deps", "--require-hashes", "--only-binary=:all:"]
         self._must([*pip, *flags, "-r", requirements], "Is the package index reachable from this host?")
         write_atomic(stamp, wanted.encode())
+
+    def _require_room(self) -> None:
+        free = shutil.disk_usage(self.home.supervisor).free
+        if free < _INSTALL_BYTES:
+            raise HostError(
+                "making supervisord's environment",
+                f"{self.home.supervisor!r} has {free >> 20} MiB free",
+                f"{_INSTALL_BYTES >> 20} MiB",
+                "Free some, or set draftgate_home to a larger file system.",
+            )
 
     def _must(self, argv: Sequence[str], next_step: str) -> None:
         code, out, err = self._run(argv, _INSTALL_SECONDS)
