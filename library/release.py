@@ -48,7 +48,7 @@ options:
     type: dict
     default: {}
   secrets:
-    description: Environment name to value, such as C(VLLM_API_KEY). Kept in 0600 files, counted by a keyed digest.
+    description: Environment name to value (C(VLLM_API_KEY)). Kept in 0600 files, counted by a keyed digest.
     type: dict
     default: {}
   prompts:
@@ -87,7 +87,7 @@ options:
     type: str
     default: ""
   attempt:
-    description: The attempt that an earlier call began. Without it a new one begins or a running one is joined.
+    description: The attempt that an earlier call began. Without it one begins, or a running one is joined.
     type: str
     default: ""
 author: [Draftgate contributors]
@@ -111,7 +111,10 @@ status_text: {description: The same for a person., type: str, returned: inspecte
 release: {description: Id of the wished release., type: str, returned: success}
 current: {description: Id of the release that is activated., type: str, returned: inspected}
 previous: {description: Id of the release that it replaced., type: str, returned: inspected}
-action: {description: What the wish costs here (none, start, decide, measure, switch, refuse)., type: str, returned: success}
+action:
+  description: What the wish costs here (none, start, decide, measure, switch, refuse).
+  type: str
+  returned: success
 reason: {description: Why., type: str, returned: inspected}
 warning: {description: What is in order but not what one would want to see., type: str, returned: success}
 differs:
@@ -121,8 +124,11 @@ differs:
   returned: success
 unchanged: {description: Whether a deploy would do nothing., type: bool, returned: inspected}
 agent_differs: {description: Whether the host's agent is another one., type: bool, returned: inspected}
-evidence_valid: {description: Whether the stored evidence counts for this wish., type: bool, returned: inspected}
-evidence: {description: The attempt's evidence (inspected - that of what serves)., type: dict, returned: when there is one}
+evidence_valid: {description: Whether stored evidence counts for this wish., type: bool, returned: inspected}
+evidence:
+  description: The attempt's evidence (inspected - that of what serves).
+  type: dict
+  returned: when there is one
 current_evidence: {description: The evidence of what serves in the end., type: dict, returned: switched}
 status: {description: What C(draftgate status) says., type: dict, returned: success}
 lock: {description: Whether a switch is running here., type: dict, returned: inspected}

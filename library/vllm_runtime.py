@@ -10,10 +10,10 @@ DOCUMENTATION = r"""
 module: vllm_runtime
 short_description: Install an engine runtime from its hashed lock
 description:
-  - Makes a Python environment under its lock's digest, complete or not at all, through a named job on the host
-    that goes on when the controller dies; a second run joins it.
-  - Before anything is fetched the host is asked for the CPU features, architecture, Python, libraries and disk
-    that the lock needs.
+  - Makes a Python environment under its lock's digest, complete or not at all, through a named job on the
+    host that goes on when the controller dies; a second run joins it.
+  - Before anything is fetched the host is asked for the CPU features, architecture, Python, libraries and
+    disk that the lock needs.
   - In a playbook the action plugin of the same name shows the job's progress.
 options:
   lock:
@@ -39,8 +39,8 @@ options:
     default: /usr/bin/python3
   extra_index:
     description:
-      - Index for the packages that the ordinary one lacks; null = the lock's own (PyTorch's public CPU index),
-        empty = none. May carry credentials, so it is treated as a secret.
+      - Index for the packages that the ordinary one lacks; null = the lock's own (PyTorch's public CPU
+        index), empty = none. May carry credentials, so it is treated as a secret.
     type: str
   find_links:
     description: Directories with wheels on the host.
@@ -74,7 +74,11 @@ EXAMPLES = r"""
 
 RETURN = r"""
 path: {description: The environment's directory., type: str, returned: success}
-findings: {description: What of the host speaks against it., type: list, elements: dict, returned: check mode and failure}
+findings:
+  description: What of the host speaks against it.
+  type: list
+  elements: dict
+  returned: check mode and failure
 download_bytes: {description: What there is to fetch., type: int, returned: success}
 installed: {description: Packages, bytes and seconds of the installation., type: dict, returned: changed}
 job: {description: The running job's progress., type: dict, returned: with wait_seconds}
@@ -121,10 +125,10 @@ def install(module: AnsibleModule) -> Dict[str, Any]:
     root = os.path.abspath(os.path.expanduser(given["root"] or home.runtimes))
     wish = runtime_job.Wish(given["lock"], root, options)
     if module.check_mode:
-        return runtime_job.inspect(wish)
+        return dict(runtime_job.inspect(wish))
     backend = choose(home, given["backend"], supervisor_lock="")
     wait = Wait(given["wait_seconds"], given["seen"], given["attempt"])
-    return runtime_job.present(home, backend, wish, wait, Clocks())
+    return dict(runtime_job.present(home, backend, wish, wait, Clocks()))
 
 
 def main() -> None:

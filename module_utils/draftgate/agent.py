@@ -24,7 +24,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # zip's earliest date: the same sources give the
 
 
 def build(package_directory: str) -> Tuple[str, bytes]:
-    """``(digest, zip)`` of all ``.py`` files below ``package_directory``; the digest is of names and contents."""
+    """``(digest, zip)`` of the ``.py`` files below a directory; the digest is of names and contents."""
     sources = _sources(package_directory)
     hasher = hashlib.sha256()
     buffer = io.BytesIO()

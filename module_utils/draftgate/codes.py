@@ -18,6 +18,37 @@ class Code(NamedTuple):
 
 
 CODES: Dict[str, Code] = {
+    # 1xx: the host
+    "DG150": Code(
+        "The runtime is for another platform",
+        "The lock holds wheels of one operating system and processor architecture.",
+        "Name a lock for this platform in vllm_runtime_lock, or make one (locks/README.md).",
+    ),
+    "DG151": Code(
+        "The processor lacks instructions that the engine uses",
+        "The engine's kernels would die with SIGILL.",
+        "Use a newer processor, or show the guest the host's own (CPU type 'host').",
+    ),
+    "DG152": Code(
+        "The C library is too old",
+        "A wheel is built against a newer glibc and would not load.",
+        "Use a newer release of the distribution.",
+    ),
+    "DG153": Code(
+        "A shared library is missing",
+        "The engine says so in one warning, and its worker dies at the first step.",
+        "Install the package that holds it (libnuma.so.1: libnuma1).",
+    ),
+    "DG154": Code(
+        "/dev/shm is too small",
+        "The engine's processes share memory there; it refuses to start with less.",
+        "Enlarge it: mount -o remount,size=1G /dev/shm, in a container --shm-size=1g.",
+    ),
+    "DG155": Code(
+        "No room for the runtime",
+        "The environment, its wheels and pip's cache need more than is free.",
+        "Free some, or set vllm_runtime_root to a larger file system.",
+    ),
     # 2xx: the drafter's config and weights
     "DG201": Code(
         "The drafter has no config.json",
@@ -208,6 +239,57 @@ CODES: Dict[str, Code] = {
         "They need the V2 model runner, which does not run on a CPU.",
         "Serve this drafter on a GPU.",
     ),
+    # 5xx: the engine runtime
+    "DG500": Code(
+        "The runtime lock or a wheel directory cannot be used",
+        "A line is no hashed pin, the header lacks a key, it is cut short, or find_links names no directory.",
+        "Restore the file, or resolve it anew with locks/regenerate.py.",
+    ),
+    "DG501": Code(
+        "The interpreter is not the lock's",
+        "Wheels are built for one version of Python; or the interpreter could not be run at all.",
+        "Set vllm_runtime_python to an interpreter of that version, or make a lock for this one.",
+    ),
+    "DG502": Code(
+        "The interpreter cannot make an environment",
+        "venv or ensurepip is missing, which Debian ships apart, or making it failed.",
+        "Install python3-venv.",
+    ),
+    "DG503": Code(
+        "Another installer is at work",
+        "It has held the runtime's lock for longer than one waits.",
+        "See who holds it (fuser -v) and run again.",
+    ),
+    "DG504": Code(
+        "A wheel is not the locked one",
+        "The file that an index or a directory offers has another hash than the lock pins.",
+        "Repair that mirror or directory, or take it out of pip's configuration.",
+    ),
+    "DG505": Code(
+        "A wheel is on no configured index",
+        "torch's CPU build, for one, is not on the ordinary index.",
+        "Set vllm_runtime_extra_index, or put the wheel into a directory of vllm_runtime_find_links.",
+    ),
+    "DG506": Code(
+        "A package index does not answer",
+        "pip gave up after its last try.",
+        "Check the network, the proxy and pip's configuration and run again: pip keeps what was fetched.",
+    ),
+    "DG507": Code(
+        "pip failed",
+        "For a reason of its own, which the message quotes.",
+        "Do as pip says and run again.",
+    ),
+    "DG508": Code(
+        "The installed runtime cannot be imported",
+        "The engine, torch or the engine's kernels do not load on this host; nothing was put into use.",
+        "Read the traceback in the details.",
+    ),
+    "DG509": Code(
+        "The runtime's directory cannot be written",
+        "It is read-only, belongs to somebody else, or is in the way as a file.",
+        "Set vllm_runtime_root to a directory that can be written.",
+    ),
     # 6xx: models and hub
     "DG601": Code(
         "A model is not a readable directory",
@@ -228,5 +310,132 @@ CODES: Dict[str, Code] = {
         "A model changed while it was read",
         "The copy would be a mix of two states, so it is not used.",
         "Wait until whatever writes there is done and run again.",
+    ),
+    # 7xx: the launch
+    "DG701": Code(
+        "The port is taken",
+        "Somebody listens there; the engine would notice only after loading, or not at all (vllm#9737).",
+        "Stop the holder that the message names, or set vllm_port.",
+    ),
+    "DG702": Code(
+        "Out of memory",
+        "Host memory, GPU memory, the KV cache or /dev/shm.",
+        "Lower max_model_len, max_num_seqs or gpu_memory_utilization.",
+    ),
+    "DG703": Code(
+        "The engine refused the pair",
+        "A contract error raised inside the engine while it loaded the drafter.",
+        "Correct the field that the message names.",
+    ),
+    "DG704": Code(
+        "The engine refused an argument",
+        "An unknown option, or a value that it does not take.",
+        "Correct vllm_server_args.",
+    ),
+    "DG705": Code(
+        "The engine does not import",
+        "A library or a symbol is missing in its environment.",
+        "Install the library, or the runtime anew.",
+    ),
+    "DG706": Code(
+        "The engine died at its first request",
+        "It was healthy: a layer id or a mask out of range looks like this.",
+        "Compare the drafter's config with its own revision.",
+    ),
+    "DG707": Code(
+        "The engine did not come up in time",
+        "It lives and does not answer yet.",
+        "Raise draftgate_switch_time_limit, or look at its log.",
+    ),
+    "DG708": Code(
+        "The engine died",
+        "For a reason that its log does not say in words we know.",
+        "Read the last log lines.",
+    ),
+    # 8xx: the gate
+    "DG801": Code(
+        "No drafts at all",
+        "Tokens flowed and the engine drafted nothing: speculation never engaged.",
+        "Look for the speculative config in the engine's log, and at num_speculative_tokens_per_batch_size.",
+    ),
+    "DG802": Code(
+        "The mean acceptance length is too low",
+        "τ, the tokens a step yields, is below acceptance_min_mean_length.",
+        "Look at the suspects in their order.",
+    ),
+    "DG803": Code(
+        "The acceptance rate is too low",
+        "Accepted by drafted tokens is below acceptance_min_rate; what a rate is worth depends on k.",
+        "Look at the suspects in their order.",
+    ),
+    "DG804": Code(
+        "Position 1 is accepted too rarely",
+        "The first drafted token is the easiest; below acceptance_min_position_1 it lacks its conditioning.",
+        "Look at the suspects in their order.",
+    ),
+    "DG805": Code(
+        "Acceptance fell against the last green release",
+        "τ over the common positions is more than acceptance_max_regression below the last green evidence.",
+        "Look at what changed since: it is the first suspect.",
+    ),
+    "DG806": Code(
+        "The speed-up is too small, or unknown",
+        "Below acceptance_min_speedup; without a measured baseline it cannot be judged.",
+        "Gate at the concurrency of your traffic; try a smaller num_speculative_tokens.",
+    ),
+    "DG811": Code(
+        "Not enough samples",
+        "Fewer drafts than acceptance_min_drafts, although the prompts were gone over several times.",
+        "Add prompts or longer answers, or lower acceptance_min_drafts.",
+    ),
+    "DG821": Code(
+        "The engine has no speculative counters",
+        "It runs without a speculative config, or with disable_log_stats: nothing can be proven.",
+        "Look at the engine's first log lines.",
+    ),
+    "DG822": Code(
+        "The counters cannot be trusted",
+        "They cannot be read, contradict themselves, have another k, or know less than our own requests.",
+        "One engine of a supported version has to answer at this address; measure again.",
+    ),
+    "DG823": Code(
+        "Foreign traffic",
+        "Too much of what the engine counted meanwhile was not ours.",
+        "Measure again while nobody else uses the engine.",
+    ),
+    "DG824": Code(
+        "The engine restarted during the measurement",
+        "A counter went backwards.",
+        "Its log says why it died; then measure again.",
+    ),
+    "DG825": Code(
+        "The engine did not answer a request",
+        "A mask or a layer id out of range leaves vLLM healthy until the first request kills it.",
+        "The engine's log says why.",
+    ),
+    "DG826": Code(
+        "No token was generated",
+        "Every answer was empty.",
+        "Ask the engine by hand; look at the chat template and the model's stop tokens.",
+    ),
+    "DG830": Code(
+        "Refused by its own record",
+        "This release was measured under this gate before and failed; another try would stop the server.",
+        "Change the wish, or measure it once more with -e acceptance_retry=true.",
+    ),
+    "DG831": Code(
+        "One kind of prompts is below the minimum on its own",
+        "Acceptance differs by more than 2x between kinds of text; the verdict is by all of them.",
+        "Look at the prompts of this workload.",
+    ),
+    "DG832": Code(
+        "Answers repeat one unit to the end",
+        "Repetition is easy to draft, so acceptance says nothing about useful text.",
+        "Read an answer.",
+    ),
+    "DG833": Code(
+        "The last green evidence cannot be compared with",
+        "It has no per-position rates.",
+        "Nothing; the next green gate is a reference again.",
     ),
 }

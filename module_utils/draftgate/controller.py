@@ -18,6 +18,10 @@ POLL_SECONDS = 4.0
 SHOW_SECONDS = 15.0
 """A line this often while only the time passes."""
 
+_SAID_ELSEWHERE = frozenset(
+    ("journal", "status", "evidence", "current_evidence", "differs", "error", "job", "action", "findings")
+)
+
 Execute = Callable[[Dict[str, Any]], Dict[str, Any]]
 Show = Callable[[str], None]
 
@@ -55,7 +59,7 @@ def _is_news(state: Mapping[str, Any], shown: Mapping[str, Any]) -> bool:
 
 
 def write_reports(directory: str, host: str, result: Mapping[str, Any], attempted: bool) -> List[str]:
-    """``current.json`` (what serves) and ``last_attempt.json`` (what was tried) of one host; the paths written."""
+    """One host's ``current.json`` (serves) and ``last_attempt.json`` (was tried); the paths written."""
     files = {
         "current.json": result.get("current_evidence") or (None if attempted else result.get("evidence"))
     }
@@ -87,11 +91,10 @@ def summary(result: Mapping[str, Any]) -> str:
 
 
 def brief(result: Dict[str, Any]) -> Dict[str, Any]:
-    """A failure without what the table, the reports and the host's journal say already: Ansible prints it all."""
+    """A failure without what the table, the reports and the journal say already: Ansible prints it all."""
     if not result.get("failed"):
         return result
-    said = ("journal", "status", "evidence", "current_evidence", "differs", "error", "job", "action", "findings")
-    return {key: value for key, value in result.items() if key not in said}
+    return {key: value for key, value in result.items() if key not in _SAID_ELSEWHERE}
 
 
 def curl(state: Mapping[str, Any], evidence: Mapping[str, Any]) -> str:

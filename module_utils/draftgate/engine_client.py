@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .errors import InputError, MeasureError
+from .layout import Home
 
 Opener = Callable[[str, int, float], http.client.HTTPConnection]
 
@@ -254,3 +255,14 @@ class EngineClient:
         return MeasureError(
             f"{doing} ({self})", observed, expected, step or "The engine's log says why.", details=details
         )
+
+
+def client_for(home: Home, deployed: Mapping[str, Any], timeout: float = 10.0) -> EngineClient:
+    """A client for the engine of a deployment, with the key it asks for, from the key's file."""
+    place = deployed["place"]
+    salted = place["secrets"].get("VLLM_API_KEY")
+    key = None
+    if salted:
+        with open(home.secret("VLLM_API_KEY", salted), encoding="utf-8") as handle:
+            key = handle.read().rstrip("\r\n")
+    return EngineClient(place["host"], place["port"], api_key=key, timeout=timeout)

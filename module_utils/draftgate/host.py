@@ -160,7 +160,7 @@ def salted(home: Home, values: Mapping[str, str], create: bool) -> Dict[str, str
     """``{NAME: keyed digest}``: a change of a secret is seen, the secret is not.
 
     The key is this installation's own (0600), so that equal secrets on two hosts do not look equal.
-    Without a key yet and ``create`` false (check mode), an empty key stands in: it differs from any later one.
+    Without a key yet and ``create`` false (check mode) an empty key stands in: it differs from any later one.
     """
     wanted = {name: value for name, value in values.items() if value}
     if not wanted:

@@ -7,10 +7,11 @@ import os
 import socket
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from . import evidence, gate, host, launch, prompts
+from . import evidence, gate, host, prompts
 from .canonical import digest
 from .clocks import Clocks
-from .decision import Decision, decide
+from .decision import decide
+from .engine_client import client_for
 from .errors import InputError, LaunchError
 from .files import read_json
 from .findings import Finding
@@ -59,7 +60,7 @@ def _measured(home: Home, candidate: Mapping[str, Any], clocks: Clocks, progress
         )
     serve = candidate["serve"]
     return gate.measure(
-        launch.client_for(home, candidate),
+        client_for(home, candidate),
         serve["served_model_name"],
         prompts.load(data),
         candidate["gate"],

@@ -16,7 +16,7 @@ from . import processes
 from .argv import engine_argv, engine_environment
 from .backend import choose
 from .backend.base import ENGINE_PREFIX, Backend, Service, ServiceState
-from .engine_client import EngineClient
+from .engine_client import client_for
 from .errors import DraftgateError, LaunchError
 from .layout import Home
 from .progress import Report, silent
@@ -421,17 +421,6 @@ def _carry_out(
     except LaunchError:
         backend.stop(service.name, service.stop_seconds)
         raise
-
-
-def client_for(home: Home, deployed: Mapping[str, Any], timeout: float = 10.0) -> EngineClient:
-    """A client for the engine of a deployment, with the key it asks for, from the key's file."""
-    place = deployed["place"]
-    salted = place["secrets"].get("VLLM_API_KEY")
-    key = None
-    if salted:
-        with open(home.secret("VLLM_API_KEY", salted), encoding="utf-8") as handle:
-            key = handle.read().rstrip("\r\n")
-    return EngineClient(place["host"], place["port"], api_key=key, timeout=timeout)
 
 
 def _running(backend: Backend, name: str, client: Client) -> Dict[str, Any]:

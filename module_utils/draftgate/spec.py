@@ -127,7 +127,7 @@ def _check(path: str, part: Mapping[str, Any], name: str, field: _Field) -> List
         problems.append(f"{path} is {value!r}, not one of {', '.join(schema['enum'])}")
     if isinstance(value, dict):
         problems += [f"{path}.{key} is absent" for key in schema.get("required", ()) if not value.get(key)]
-    if schema.get("additionalProperties") == {"type": "string"}:
+    if isinstance(value, dict) and schema.get("additionalProperties") == {"type": "string"}:
         problems += [
             f"{path}.{key} is {item!r}, not text" for key, item in value.items() if not isinstance(item, str)
         ]
@@ -168,7 +168,7 @@ def deployment(spec: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def without_speculation(deployed: Mapping[str, Any]) -> Dict[str, Any]:
-    """The same target at the same place without a drafter: what ``acceptance_on_failure: fallback`` serves."""
+    """The same target at the same place without a drafter: what ``fallback`` serves."""
     serve = {**deployed["serve"], "drafter": None, "num_speculative_tokens": 0}
     return deployment({"serve": serve, "place": deployed["place"], "gate": deployed["gate"]})
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import datetime
 from typing import Any, Dict, List, Mapping, Optional
 
-from . import host, launch, recovery
+from . import host, recovery
 from .backend.base import Backend
 from .clocks import Clocks
+from .engine_client import client_for
 from .errors import DraftgateError, InputError
 from .files import read_json
 from .journal import Journal, finished
@@ -66,7 +67,7 @@ def _healthy(home: Home, deployed: Optional[Mapping[str, Any]]) -> bool:
     if deployed is None:
         return False
     try:
-        return launch.client_for(home, deployed, timeout=3.0).health()
+        return client_for(home, deployed, timeout=3.0).health()
     except (DraftgateError, OSError):
         return False
 

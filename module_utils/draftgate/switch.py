@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
 from . import host, judge, launch, recovery
 from .backend.base import Backend
 from .clocks import Clocks
+from .engine_client import client_for
 from .errors import DraftgateError, HostError, LaunchError, TimeLimitError
 from .files import read_json, write_json
 from .journal import (
@@ -299,7 +300,7 @@ class Switch:
             launch.require_port(deployed["place"]["host"], deployed["place"]["port"])
             self.backend.define(launch.service_for(dict(deployed), self.home))
             self.backend.start(name)
-        client = launch.client_for(self.home, deployed)
+        client = client_for(self.home, deployed)
         return launch.wait_ready(
             client,
             self.backend,

@@ -1,4 +1,4 @@
-"""How the switch job answers: its exit codes and its result file. Shared by the job and by who waits for it."""
+"""How the switch job answers: exit codes and a result file, shared by the job and by who waits for it."""
 
 from __future__ import annotations
 

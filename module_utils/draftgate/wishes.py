@@ -114,7 +114,7 @@ def _whole(variables: Mapping[str, Any], name: str) -> int:
 
 
 def number(value: Any) -> Any:
-    """``-e name=value`` makes every value text: a number's text as the number, ``null`` as None, else unchanged."""
+    """``-e name=value`` makes every value text: a number's text as the number, ``null`` as None."""
     if not isinstance(value, str):
         return value
     text = value.strip()

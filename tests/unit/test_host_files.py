@@ -6,7 +6,9 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from draftgate import agent, files, host, journal, progress
@@ -35,9 +37,17 @@ def test_an_edited_journal_is_one_clear_error(tmp_path: Path) -> None:
 
 def test_a_line_is_on_the_disk_before_append_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
+
+    def recorded(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            calls.append(name)
+            return real(*arguments)
+
+        return call
+
     for name in ("write", "fsync"):
         real = getattr(os, name)
-        monkeypatch.setattr(os, name, lambda *a, real=real, name=name: (calls.append(name), real(*a))[1])
+        monkeypatch.setattr(os, name, recorded(name, real))
     journal.Journal(str(tmp_path / "j"), lambda: 1.0).append("prepared")
     assert calls == ["write", "fsync", "fsync"], "the line, then the directory that names the file"
 

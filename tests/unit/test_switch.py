@@ -15,10 +15,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from draftgate import files, host, journal, judge, launch, recovery, spec, switch
+from draftgate import files, host, journal, judge, launch, recovery, spec, switch, verdicts
 from draftgate.backend.base import Job, JobState, Service, ServiceState
 from draftgate.clocks import Clocks
-from draftgate.errors import LaunchError
+from draftgate.errors import HostError, LaunchError
 from draftgate.layout import Home
 
 SERVE = {
@@ -141,6 +141,14 @@ class PlayedBackend:
     def shutdown(self) -> None: ...
 
 
+@pytest.fixture(autouse=True)
+def no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of homes; that each line is on the disk before the next step is tested apart."""
+    monkeypatch.setattr(files, "fsync_directory", lambda _path: None)
+    monkeypatch.setattr(journal, "fsync_directory", lambda _path: None)
+    monkeypatch.setattr(os, "fsync", lambda _descriptor: None)
+
+
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], tuple[Home, World]]]:
     """Fresh homes with the played parts in place; every durable write of the product passes ``effect``."""
@@ -181,10 +189,6 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     )
     monkeypatch.setattr(judge, "gate_candidate", gate)
     monkeypatch.setattr(judge, "record_launch_failure", lambda *_: "evidence.json")
-    monkeypatch.setattr(
-        files, "fsync_directory", lambda _path: None
-    )  # thousands of homes; order is tested apart
-    monkeypatch.setattr(journal, "fsync_directory", lambda _path: None)
     count = itertools.count()
 
     def fresh() -> tuple[Home, World]:
@@ -203,7 +207,7 @@ def first(home: Home, world: World) -> str:
     """A green first deploy; the id of what it activated."""
     result = switch.converge(machine(home, world), "first", wish(home))
     assert result["ended"] == journal.ACTIVATED
-    return spec.deployment(wish(home)["spec"])["id"]
+    return str(spec.deployment(wish(home)["spec"])["id"])
 
 
 OUTCOMES = ("pass", "fail", "inconclusive", "launch")
@@ -249,7 +253,7 @@ def test_killed_anywhere_exactly_one_activated_release_serves(
             assert world.up, f"killed at effect {number}: nothing serves though something did before"
         world.verdict, world.launch_error = "pass", set()
         result = switch.converge(machine(home, world), "again", wished)
-        assert result["exit"] == switch.EXIT_PASS, (number, result)
+        assert result["exit"] == verdicts.EXIT_PASS, (number, result)
         _assert_sound(home, world, {candidate["id"]}, number)
     assert number > 10, "the walk has at least that many places to die"
 
@@ -312,7 +316,7 @@ def test_how_a_switch_ends(
     active = host.read_active(home)
     assert result["ended"] == ended
     assert (active["deployment"]["id"] if active else None) == ids[serving]
-    assert result["exit"] == (switch.EXIT_PASS if ended == journal.ACTIVATED else switch.EXIT_RESTORED)
+    assert result["exit"] == (verdicts.EXIT_PASS if ended == journal.ACTIVATED else verdicts.EXIT_RESTORED)
     assert result["fallback"] == (serving == "fallback")
 
 
@@ -324,7 +328,7 @@ def test_a_previous_that_does_not_come_back_is_said_and_not_hidden(
     world.verdict = "fail"
     world.launch_error = {host.service_name(before)}
     result = switch.converge(machine(home, world), "second", wish(home, num_speculative_tokens=5))
-    assert (result["ended"], result["exit"]) == (journal.UNRESTORED, switch.EXIT_UNRESTORED)
+    assert (result["ended"], result["exit"]) == (journal.UNRESTORED, verdicts.EXIT_UNRESTORED)
     assert "did not come back" in result["reason"] and "τ 1.02" in result["reason"]
 
 
@@ -336,7 +340,7 @@ def test_a_gate_change_measures_the_same_process_again(stage: Callable[[], tuple
     world.effects = 0
     world.verdict = "fail"
     result = switch.converge(machine(home, world), "second", wished)
-    assert result["ended"] == journal.RESTORED and result["exit"] == switch.EXIT_RESTORED
+    assert result["ended"] == journal.RESTORED and result["exit"] == verdicts.EXIT_RESTORED
     assert world.up == {host.service_name(before)}, "a red gate of the serving release leaves it serving"
 
 
@@ -344,7 +348,7 @@ def test_only_one_switch_at_a_time(stage: Callable[[], tuple[Home, World]]) -> N
     home, _world = stage()
     with (
         switch.exclusive(home, "attempt one, pid 1"),
-        pytest.raises(switch.HostError, match="attempt one"),
+        pytest.raises(HostError, match="attempt one"),
         switch.exclusive(home, "attempt two, pid 2"),
     ):
         pass
