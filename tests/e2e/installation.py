@@ -50,13 +50,6 @@ def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
         time.sleep(0.1)
 
 
-def kill(pids: set[int]) -> None:
-    """SIGKILL, to those that still live."""
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
 @dataclass(frozen=True, repr=False)
 class Done:
     """A playbook that has ended.
@@ -155,7 +148,9 @@ class Playbook:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGSTOP)
             killed |= found
-        kill(killed)
+        for pid in killed:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self._process.wait()
         self._reader.join()
         return killed
@@ -242,9 +237,9 @@ class Installation:
 
     # What the host says
 
-    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def command(self, *arguments: str, seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [self.home.command, *arguments], capture_output=True, text=True, check=False, timeout=60
+            [self.home.command, *arguments], capture_output=True, text=True, check=False, timeout=seconds
         )
 
     def status(self) -> dict[str, Any]:

