@@ -151,13 +151,23 @@ def _no_room(lock: Lock, text: str, _extra_index: str) -> Optional[DraftgateErro
 _GAVE_UP = re.compile(r"\S.*(?:Retry\(total=0\b|Max retries exceeded|Could not fetch URL|Read timed out).*")
 
 
+# urllib3's words around the two that matter: object addresses, retry counters.
+_REASON = re.compile(r"(?:\[Errno -?\d+\] |: )([A-Z][\w ,.-]+?)'?\)+'?: (/\S+)")
+
+
+def _connection(line: str) -> str:
+    """``Name or service not known (/whl/cpu/torch/)`` of pip's retry line, or the line itself."""
+    found = _REASON.search(line)
+    return f"{found[1]} ({found[2]})" if found else line[:300]
+
+
 def _unreachable(_lock: Lock, text: str, _extra_index: str) -> Optional[DraftgateError]:
     found = _GAVE_UP.search(text)
     if not found:
         return None
     return HostError(
         DOING,
-        f"a package index does not answer: {found[0][:300]}",
+        f"a package index does not answer: {_connection(found[0])}",
         "every configured index answers",
         "Check the network, the proxy and pip's configuration (pip config list) and run it again; pip keeps "
         "in its cache what was fetched.",

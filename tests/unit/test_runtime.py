@@ -289,10 +289,12 @@ Looking in indexes: https://me:hunter2@index.example/simple
 ERROR: Could not find a version that satisfies the requirement {0} (from versions: 2.0.0, 2.13.0)
 ERROR: No matching distribution found for {0}
 """
-SILENT = """\
-WARNING: Retrying (Retry(total=1, connect=None)) after connection broken by 'NewConnectionError': /torch/
-WARNING: Retrying (Retry(total=0, connect=None)) after connection broken by 'NewConnectionError': /torch/
-""" + NOTHING.format("torch==2.13.0+cpu")
+RETRY = (
+    "WARNING: Retrying (Retry(total={}, connect=None, read=None, redirect=None, status=None)) after "
+    "connection broken by 'NewConnectionError('<pip._vendor.urllib3.connection.HTTPSConnection object at "
+    "0x7fcf1a7ce810>: Failed to establish a new connection: [Errno -2] Name or service not known')': /whl/cpu/torch/\n"
+)
+SILENT = RETRY.format(1) + RETRY.format(0) + NOTHING.format("torch==2.13.0+cpu")
 
 
 @pytest.mark.parametrize(
@@ -307,7 +309,7 @@ WARNING: Retrying (Retry(total=0, connect=None)) after connection broken by 'New
             "https://***@mirror.example/cpu included. Add an index",
         ),
         (NOTHING.format("little-cpu==1.0"), "", "DG505", "Add an index that has it to pip's configuration"),
-        (SILENT, "", "DG506", "a package index does not answer: WARNING: Retrying (Retry(total=0"),
+        (SILENT, "", "DG506", "does not answer: Name or service not known (/whl/cpu/torch/)"),
         (
             "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device",
             "",
