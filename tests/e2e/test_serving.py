@@ -63,7 +63,7 @@ def plain() -> dict[str, Any]:
 
 @pytest.fixture
 def served(installation: Installation, plain: dict[str, Any]) -> Served:
-    """The plain release serves, gated as the inventory says. Deployed only where the test before left another."""
+    """The plain release serves, gated as the inventory says; deployed where a test has left another."""
     there = os.path.exists(installation.home.active) and installation.active()["deployment"] == plain
     if not (there and installation.status()["serving"]):
         done = installation.deploy()
