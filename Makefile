@@ -15,6 +15,8 @@ ARGS ?=
 # to start without a UTF-8 locale, which a bare machine does not set.
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 export LC_ALL := C.UTF-8
+# Progress is for the one who waits, through a pipe too.
+export PYTHONUNBUFFERED := 1
 export DRAFTGATE_CACHE
 
 # For this make alone: a test that runs make must not hand it the arguments that were meant for pytest.
