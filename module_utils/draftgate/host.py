@@ -55,6 +55,7 @@ def observe(home: Home, backend: Backend, clocks: Clocks) -> Observed:
     active = read_active(home)
     return Observed(
         active=active["deployment"]["id"] if active else None,
+        written_by=active.get("switch") if active else None,
         running=frozenset(running(backend)),
         boot_id=boot_id(),
         boottime=clocks.boottime(),

@@ -30,7 +30,7 @@ ACTIVATE = "activate"
 START_FALLBACK = "start_fallback"
 RESTORE = "restore"
 STOP_ALL = "stop_all"
-FINISH = "finish"  # the pointer already names the candidate: only the last line is missing
+FINISH = "finish"  # this switch has written the pointer already: only the last line is missing
 START_ACTIVE = "start_active"  # no switch is open, and what is activated does not run
 STOP_STRAYS = "stop_strays"  # no switch is open, and something else runs
 NOTHING = "nothing"
@@ -41,12 +41,15 @@ class Observed:
     """What the host shows now.
 
     :param active: id of the deployment that ``active.json`` names, or None.
+    :param written_by: the switch that wrote ``active.json``. The id alone does not tell: a gate change
+        activates the deployment that is active already, with other evidence.
     :param running: ids of the deployments whose service runs.
     :param boot_id: the kernel's boot id.
     :param boottime: CLOCK_BOOTTIME in seconds: no clock jump moves it.
     """
 
     active: Optional[str] = None
+    written_by: Optional[str] = None
     running: FrozenSet[str] = field(default_factory=frozenset)
     boot_id: str = ""
     boottime: float = 0.0
@@ -70,10 +73,7 @@ def next_action(entries: List[Entry], observed: Observed) -> Action:
     if finished(entries):
         return _settled(observed)
     opened = entries[0]
-    if observed.active == opened["candidate"]["id"] and _proven(entries):
-        return Action(FINISH)
-    fallback = last(entries, FALLBACK)
-    if fallback and observed.active == fallback["deployment"]["id"]:
+    if observed.written_by == opened["switch"]:
         return Action(FINISH)
     trouble = _trouble(entries, observed)
     if trouble:
@@ -87,11 +87,6 @@ def _settled(observed: Observed) -> Action:
     if observed.active is not None and observed.active not in observed.running:
         return Action(START_ACTIVE)
     return Action(NOTHING)
-
-
-def _proven(entries: List[Entry]) -> bool:
-    gated = last(entries, GATED)
-    return gated is not None and gated["verdict"] == "pass"
 
 
 def _trouble(entries: List[Entry], observed: Observed) -> Optional[Action]:

@@ -337,9 +337,13 @@ def test_a_gate_change_measures_the_same_process_again(stage: Callable[[], tuple
     before = first(home, world)
     wished = wish(home)
     wished["spec"]["gate"] = {**GATE, "concurrency": 2}
-    world.effects = 0
-    world.verdict = "fail"
     result = switch.converge(machine(home, world), "second", wished)
+    active = host.read_active(home)
+    assert active and active["deployment"]["gate"]["concurrency"] == 2 and active["switch"] == "second"
+
+    wished["spec"]["gate"] = {**GATE, "concurrency": 3}
+    world.verdict = "fail"
+    result = switch.converge(machine(home, world), "third", wished)
     assert result["ended"] == journal.RESTORED and result["exit"] == verdicts.EXIT_RESTORED
     assert world.up == {host.service_name(before)}, "a red gate of the serving release leaves it serving"
 
@@ -356,6 +360,7 @@ def test_only_one_switch_at_a_time(stage: Callable[[], tuple[Home, World]]) -> N
 
 ENTRY: dict[str, Any] = {
     "state": journal.PREPARED,
+    "switch": "this",
     "candidate": {"id": "new", "release": "new"},
     "previous": {"id": "old", "release": "old"},
     "on_failure": "restore",
@@ -380,8 +385,13 @@ ENTRY: dict[str, Any] = {
         ([ENTRY, {"state": "started"}], {"running": frozenset({"new"})}, recovery.GATE),
         ([ENTRY, {"state": "started"}], {}, recovery.START_CANDIDATE),
         ([ENTRY, {"state": "gated", "verdict": "pass"}], {"boottime": 101.0}, recovery.ACTIVATE),
-        ([ENTRY, {"state": "gated", "verdict": "pass"}], {"active": "new"}, recovery.FINISH),
-        ([ENTRY, {"state": "gated", "verdict": "pass"}], {"active": "new", "boot_id": "o"}, recovery.FINISH),
+        ([ENTRY, {"state": "gated", "verdict": "pass"}], {"written_by": "this"}, recovery.FINISH),
+        (
+            [ENTRY, {"state": "gated", "verdict": "pass"}],
+            {"written_by": "this", "boot_id": "o"},
+            recovery.FINISH,
+        ),
+        ([ENTRY, {"state": "gated", "verdict": "pass"}], {"active": "new"}, recovery.ACTIVATE),
         ([ENTRY, {"state": "gated", "verdict": "fail", "reason": "r"}], {}, recovery.RESTORE),
         ([ENTRY, {"state": "failed", "cause": "launch", "reason": "r"}], {}, recovery.RESTORE),
         ([ENTRY, {"state": "restored"}], {"active": "old", "running": frozenset({"old"})}, recovery.NOTHING),
