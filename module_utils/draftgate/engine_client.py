@@ -50,6 +50,21 @@ def _encrypted(host: str, port: int, timeout: float) -> http.client.HTTPConnecti
     return http.client.HTTPSConnection(host, port, timeout=timeout)
 
 
+def validate_api_key(key: str) -> None:
+    """Refuse a key that no request can carry; http.client would put it into its ``ValueError``.
+
+    :raises InputError: without the key.
+    """
+    # A server takes a header's value without the spaces around it: such a key would never be right.
+    if not (key.isascii() and key.isprintable() and key == key.strip()):
+        raise InputError(
+            "reading the engine's API key",
+            "it has a line break, a space at an end or a character that no header can carry",
+            "printable ASCII",
+            "Set vllm_api_key, or write the key's file, without them.",
+        )
+
+
 class EngineClient:
     """A vLLM server.
 
@@ -68,14 +83,7 @@ class EngineClient:
         opener: Opener = _plain,
         base: str = "",
     ) -> None:
-        # http.client puts a header it refuses into its ValueError, key and all.
-        if api_key and not (api_key.isascii() and api_key.isprintable()):
-            raise InputError(
-                "reading the engine's API key",
-                "it has a line break or a character that no header can carry",
-                "printable ASCII",
-                "Write the key file without a trailing line.",
-            )
+        validate_api_key(api_key or "")
         self.host, self.port = host, port
         self._key, self._timeout, self._open, self._base = api_key or "", timeout, opener, base
 

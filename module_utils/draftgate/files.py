@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import tempfile
-from typing import Any, Dict
+from typing import Any, Dict, Iterator
 
 from .errors import InputError
 
@@ -19,10 +21,27 @@ def fsync_directory(path: str) -> None:
         os.close(descriptor)
 
 
+def make_directory(path: str, mode: int = 0o755) -> None:
+    """Make ``path``, and its missing parents with 0755; nothing where it is there already.
+
+    A mode always, because without one a umask of 000 gives everybody the right to write.
+
+    :raises FileExistsError: something else has that name.
+    """
+    parent = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(parent):
+        make_directory(parent)
+    try:
+        os.mkdir(path, mode)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+
+
 def write_atomic(path: str, data: bytes, mode: int = 0o644) -> None:
     """Replace ``path`` as a whole: after a crash it holds the old bytes or the new ones, never a mix."""
     directory = os.path.dirname(os.path.abspath(path))
-    os.makedirs(directory, exist_ok=True)
+    make_directory(directory)
     descriptor, temporary = tempfile.mkstemp(prefix=f".{os.path.basename(path)}.", dir=directory)
     try:
         with os.fdopen(descriptor, "wb") as handle:
@@ -32,9 +51,20 @@ def write_atomic(path: str, data: bytes, mode: int = 0o644) -> None:
             os.fsync(handle.fileno())
         os.replace(temporary, path)
     except BaseException:
-        os.unlink(temporary)
+        with contextlib.suppress(FileNotFoundError):  # interrupted just after the rename
+            os.unlink(temporary)
         raise
     fsync_directory(directory)
+
+
+def write_changed(path: str, text: str, mode: int = 0o644) -> bool:
+    """``text`` into ``path``, atomically, unless it holds that already; whether it was written."""
+    data = text.encode("utf-8")
+    with contextlib.suppress(OSError), open(path, "rb") as handle:
+        if handle.read() == data:
+            return False
+    write_atomic(path, data, mode)
+    return True
 
 
 def write_json(path: str, value: Any, mode: int = 0o644) -> None:
@@ -65,3 +95,15 @@ def read_json(path: str, doing: str) -> Dict[str, Any]:
     if not isinstance(value, dict):
         raise InputError(doing, f"{path!r} holds a JSON {type(value).__name__}", "a JSON object")
     return value
+
+
+@contextlib.contextmanager
+def locked(path: str) -> Iterator[None]:
+    """Hold ``path`` exclusively; whoever comes second waits. The lock dies with its process."""
+    make_directory(os.path.dirname(path))
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

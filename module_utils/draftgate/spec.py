@@ -7,10 +7,12 @@ environment hold placeholders (``{runtime}``, ``{cache}``, ``{home}``) that ``pl
 from __future__ import annotations
 
 import math
+import os
 from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
 
 from .canonical import digest, short
 from .errors import InputError
+from .layout import Home
 
 DOING = "checking the spec"
 
@@ -129,7 +131,9 @@ def _check(path: str, part: Mapping[str, Any], name: str, field: _Field) -> List
         problems += [f"{path}.{key} is absent" for key in schema.get("required", ()) if not value.get(key)]
     if isinstance(value, dict) and schema.get("additionalProperties") == {"type": "string"}:
         problems += [
-            f"{path}.{key} is {item!r}, not text" for key, item in value.items() if not isinstance(item, str)
+            f"{path}.{key} is {_kind(item)}, not text"  # and not what: it may be a secret
+            for key, item in value.items()
+            if not isinstance(item, str)
         ]
     return problems
 
@@ -153,6 +157,21 @@ def release_id(serve: Mapping[str, Any]) -> str:
 def gate_digest(gate: Mapping[str, Any]) -> str:
     """Digest of ``gate`` without its thresholds: what was measured, not how it was judged."""
     return digest({key: value for key, value in gate.items() if key != "thresholds"})
+
+
+def resolved_place(place: Mapping[str, Any], home: Home) -> Dict[str, Any]:
+    """``place`` with absolute paths of this host; no ``runtimes`` means those of the home.
+
+    Part of a deployment's id: whoever names the same place must get the same text.
+    """
+    runtimes = os.path.abspath(os.path.expanduser(place.get("runtimes") or home.runtimes))
+    return {**place, "home": home.root, "runtimes": runtimes}
+
+
+def endpoint(place: Mapping[str, Any]) -> str:
+    """Where the engine answers: ``http://host:port``, an IPv6 address in brackets."""
+    host = place["host"]
+    return f"http://{f'[{host}]' if ':' in host else host}:{place['port']}"
 
 
 def deployment(spec: Mapping[str, Any]) -> Dict[str, Any]:

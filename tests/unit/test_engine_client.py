@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from draftgate.engine_client import EngineClient
+from draftgate.engine_client import EngineClient, validate_api_key
 from draftgate.errors import InputError, MeasureError
 
 from tests.unit.fake_engine import FakeEngine, running
@@ -105,11 +105,17 @@ def test_the_api_key_is_sent_and_never_shown() -> None:
     assert KEY not in str(caught.value) and KEY not in str(caught.value.as_dict())
 
 
-@pytest.mark.parametrize("key", [KEY + "\n", f"{KEY}\r\nX-Evil: 1", KEY + "ü"])
+@pytest.mark.parametrize("key", [KEY + "\n", f"{KEY}\r\nX-Evil: 1", KEY + "ü", KEY + " ", "\t" + KEY])
 def test_a_key_that_no_header_carries_is_refused_without_showing_it(key: str) -> None:
-    with pytest.raises(InputError) as caught:
-        EngineClient("127.0.0.1", 1, api_key=key)
-    assert KEY not in str(caught.value)
+    for refuse in (validate_api_key, lambda given: EngineClient("127.0.0.1", 1, api_key=given)):
+        with pytest.raises(InputError) as caught:
+            refuse(key)
+        assert KEY not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", [KEY, "", "two words", "~!@#$%^&*()"])
+def test_what_a_header_carries_is_a_key(key: str) -> None:
+    validate_api_key(key)
 
 
 def test_an_error_of_the_engine_is_one_message(engine: FakeEngine) -> None:
