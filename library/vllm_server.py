@@ -15,14 +15,16 @@ description:
 options:
   spec:
     description:
-      - The deployment, with C(serve), C(place) and C(gate) as the filter C(draftgate_spec) makes them.
-        C(id) and C(release) are added where they are missing.
+      - The deployment, with C(serve), C(place) and C(gate) as the filter C(draftgate_spec) makes them,
+        or as C(state/active.json) on the host has them. An engine with an API key needs the latter, whose
+        C(place.secrets) names the key's file.
     type: dict
     required: true
   state:
     description:
-      - V(started) waits until the engine has answered; V(restarted) always starts it anew; V(stopped) returns
-        when none of its processes is left; V(absent) also forgets the service. Its log stays.
+      - V(started) waits until the engine has answered, whether it ran before or not; V(restarted) always
+        starts it anew; V(stopped) returns when none of its processes is left; V(absent) also forgets the
+        service. Its log stays.
     type: str
     choices: [started, stopped, restarted, absent]
     default: started

@@ -20,7 +20,7 @@ from .engine_client import client_for
 from .errors import DraftgateError, LaunchError
 from .layout import Home
 from .progress import Report, silent
-from .spec import deployment
+from .spec import deployment, endpoint, resolved_place
 
 _POLL_SECONDS = 0.5
 _DEATH_SECONDS = 20.0
@@ -353,26 +353,27 @@ def service_for(deployment: Mapping[str, Any], home: Home) -> Service:
 def converge(spec: Mapping[str, Any], state: str, timeout: float, check: bool) -> Dict[str, Any]:
     """Bring the engine of one spec into ``state``: the module ``vllm_server``.
 
-    :param spec: ``serve`` and ``place``; with ``gate``, ``id`` and ``release`` it is a deployment.
+    :param spec: ``serve`` and ``place``, as the filter makes them or as a deployment has them: both name
+        the same service.
     :param timeout: seconds until it has answered, or has stopped.
     :param check: say what would be done, do nothing.
     :returns: the module's result.
     :raises LaunchError: it did not come up; it is stopped then, so that its manager does not try for ever.
+        One that ran before and does not answer is left as it is.
     """
-    wished = deployment({"gate": {}, **spec})
-    home = Home.at(wished["place"]["home"])
-    backend = choose(home, wished["place"]["backend"], supervisor_lock="")
+    home = Home.at(spec["place"]["home"])
+    backend = choose(home, spec["place"]["backend"], supervisor_lock="")
+    place = {**resolved_place(spec["place"], home), "backend": backend.name}
+    wished = deployment({"gate": {}, **spec, "place": place})
     service = service_for(wished, home)
     before = backend.state(service.name)
     steps = _steps(before.status, state)
     after = _AFTER[state] if steps else before.status
-    seconds = None
-    if steps and not check:
-        seconds = _carry_out(steps, backend, service, wished, timeout)
+    seconds = None if check else _carry_out(steps, backend, service, wished, state, timeout)
     return {
         "changed": bool(steps),
         "actions": steps,
-        "endpoint": f"http://{_bracketed(wished['place']['host'])}:{wished['place']['port']}",
+        "endpoint": endpoint(wished["place"]),
         "argv": list(service.argv),
         "ready_seconds": seconds,
         "diff": {"before": {"state": before.status}, "after": {"state": after}},
@@ -393,34 +394,46 @@ def _steps(status: str, state: str) -> List[str]:
 
 
 def _carry_out(
-    steps: Sequence[str], backend: Backend, service: Service, wished: Mapping[str, Any], timeout: float
+    steps: Sequence[str],
+    backend: Backend,
+    service: Service,
+    wished: Mapping[str, Any],
+    state: str,
+    timeout: float,
 ) -> Optional[float]:
-    backend.ensure()
+    """Seconds until it answered; None where it is not to run."""
     end = time.monotonic() + timeout
+    if steps:
+        backend.ensure()
     if "remove" in steps:
         backend.remove(service.name)
     if "stop" in steps:
         backend.stop(service.name, timeout)
-    if "start" not in steps:
+    if _AFTER[state] != "running":
         return None
-    place = wished["place"]
-    require_port(place["host"], place["port"])
+    if "start" not in steps:
+        return _answers(backend, service.name, wished, end)
+    require_port(wished["place"]["host"], wished["place"]["port"])
     backend.define(service)
     backend.start(service.name)
     try:
-        return wait_ready(
-            client_for(Home.at(place["home"]), wished),
-            backend,
-            service.name,
-            served_model_name=wished["serve"]["served_model_name"],
-            deadline=end,
-            clock=time.monotonic,
-            sleep=time.sleep,
-            progress=silent,
-        ).seconds
+        return _answers(backend, service.name, wished, end)
     except LaunchError:
         backend.stop(service.name, service.stop_seconds)
         raise
+
+
+def _answers(backend: Backend, name: str, wished: Mapping[str, Any], deadline: float) -> float:
+    return wait_ready(
+        client_for(Home.at(wished["place"]["home"]), wished),
+        backend,
+        name,
+        served_model_name=wished["serve"]["served_model_name"],
+        deadline=deadline,
+        clock=time.monotonic,
+        sleep=time.sleep,
+        progress=silent,
+    ).seconds
 
 
 def _running(backend: Backend, name: str, client: Client) -> Dict[str, Any]:
@@ -429,10 +442,6 @@ def _running(backend: Backend, name: str, client: Client) -> Dict[str, Any]:
         return {"pid": pid, "version": client.version() if pid else None}
     except DraftgateError:
         return {"pid": pid, "version": None}
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 def wait_ready(
@@ -546,7 +555,7 @@ def current_run(lines: Sequence[str]) -> List[str]:
     return list(lines[starts[-1] :]) if starts else list(lines)
 
 
-_START = re.compile(r"\[draftgate\] start: |^Starting (?:draftgate-)?engine-")
+_START = re.compile(r"\[draftgate\] start: |^Starting (?:draftgate-\w+-|Draftgate )?engine-")
 
 
 def _launch_error(doing: str, cause: Cause, lines: Sequence[str], details: Dict[str, Any]) -> LaunchError:

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional
 
 import pytest
-from draftgate import launch
+from draftgate import launch, release, spec
 from draftgate.backend.base import ServiceState
 from draftgate.engine_client import ChatResult
 from draftgate.errors import LaunchError, MeasureError
 from draftgate.layout import Home
+
+from tests.specs import SPEC
 
 RECORDINGS = Path(__file__).parent / "recordings" / "launch"
 
@@ -258,7 +260,7 @@ def test_an_earlier_runs_errors_are_not_this_ones() -> None:
     log = ["OSError: [Errno 98] Address already in use", "INFO [draftgate] start: /r/bin/vllm", "fine"]
     assert launch.current_run(log) == log[1:]
     assert (
-        launch.current_run(["x", "Starting draftgate-engine-a.service - Draftgate engine-a...", "y"])[-1]
+        launch.current_run(["x", "Starting draftgate-0af1-engine-a.service - Draftgate engine-a...", "y"])[-1]
         == "y"
     )
     assert launch.current_run(["no start"]) == ["no start"]
@@ -325,6 +327,8 @@ def test_gpus_are_named_by_uuid_in_bus_order() -> None:
 class Manager:
     """A backend that only remembers."""
 
+    name = "supervisord"
+
     def __init__(self, status: str) -> None:
         self.status = status
         self.did: List[str] = []
@@ -366,11 +370,12 @@ def test_the_module_does_what_is_missing_and_check_mode_says_it(
     monkeypatch.setattr(launch, "choose", lambda *_, **__: manager)
     monkeypatch.setattr(launch, "require_port", lambda *_: None)
     monkeypatch.setattr(launch, "wait_ready", lambda *_, **__: launch.Ready(1.5, 7, "0.32.0"))
-    spec = {key: value for key, value in deployed().items() if key in ("serve", "place")}
-    result = launch.converge(spec, state, 60, check)
+    given = {key: value for key, value in deployed().items() if key in ("serve", "place")}
+    result = launch.converge(given, state, 60, check)
     assert manager.did == ([] if check else did)
     assert result["changed"] == bool(did)
-    assert result["ready_seconds"] == (1.5 if "start" in did and not check else None)
+    waited = state in ("started", "restarted") and not check
+    assert result["ready_seconds"] == (1.5 if waited else None)
     assert result["endpoint"] == "http://[::1]:8100"
     same = result["diff"]["before"] == result["diff"]["after"]
     assert same == (not did or (status, state) == ("running", "restarted"))
@@ -391,14 +396,66 @@ def test_an_engine_that_does_not_come_up_is_stopped_and_the_module_fails(
     monkeypatch.setattr(shipped, "choose", lambda *_, **__: manager)
     monkeypatch.setattr(shipped, "require_port", lambda *_: None)
     monkeypatch.setattr(shipped, "wait_ready", fail)
-    spec = {key: value for key, value in deployed().items() if key in ("serve", "place")}
-    result = call_module("vllm_server", {"spec": spec})
+    given = {key: value for key, value in deployed().items() if key in ("serve", "place")}
+    result = call_module("vllm_server", {"spec": given})
     assert result["failed"] is True
     assert (result["cause"], result["log_tail"], result["error"]["code"]) == ("timeout", ["last"], "DG707")
     assert manager.did == ["ensure", "define", "start", "stop"]
 
 
+def test_a_running_engine_that_does_not_answer_fails_and_is_left_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise LaunchError("starting", "it does not answer", code="DG707")
+
+    manager = Manager("running")
+    monkeypatch.setattr(launch, "choose", lambda *_, **__: manager)
+    monkeypatch.setattr(launch, "wait_ready", fail)
+    with pytest.raises(LaunchError, match="does not answer"):
+        launch.converge(deployed(), "started", 60, False)
+    assert manager.did == []
+
+
+@pytest.mark.parametrize(
+    ("place", "argv0"),
+    [
+        ({"home": "/h", "runtimes": ""}, "/h/runtimes/cccccccccccc/bin/vllm"),
+        ({"home": "/h", "runtimes": "~/rt"}, "/root-of-test/rt/cccccccccccc/bin/vllm"),
+        ({"home": "~/d", "runtimes": ""}, "/root-of-test/d/runtimes/cccccccccccc/bin/vllm"),
+        ({"home": "/h/../h", "runtimes": "/rt/"}, "/rt/cccccccccccc/bin/vllm"),
+    ],
+)
+def test_the_filters_spec_names_the_engine_that_a_release_runs(
+    monkeypatch: pytest.MonkeyPatch, place: Dict[str, Any], argv0: str
+) -> None:
+    started: List[str] = []
+    monkeypatch.setenv("HOME", "/root-of-test")
+    manager = Manager("stopped")
+    monkeypatch.setattr(manager, "start", started.append, raising=False)
+    for module in (launch, release):
+        monkeypatch.setattr(module, "choose", lambda *_, **__: manager)
+    monkeypatch.setattr(launch, "require_port", lambda *_: None)
+    monkeypatch.setattr(launch, "wait_ready", lambda *_, **__: launch.Ready(1.5, 7, "0.32.0"))
+    wished = {"serve": deployed()["serve"], "place": deployed(**place)["place"], "gate": SPEC["gate"]}
+    assert launch.converge(wished, "started", 60, False)["argv"][0] == argv0
+    switched = release.Request(home=Home.at(place["home"]), wished=wished).resolved()
+    assert started == [f"engine-{spec.deployment(switched)['id']}"]
+
+
+@pytest.mark.parametrize(
+    ("host", "shown"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:8100"),
+        ("::1", "http://[::1]:8100"),
+        ("gpu1.example", "http://gpu1.example:8100"),
+    ],
+)
+def test_an_endpoint_can_be_typed(host: str, shown: str) -> None:
+    assert spec.endpoint(deployed(host=host)["place"]) == shown
+
+
 def test_a_wrong_spec_is_refused_by_name(call_module: Any) -> None:
-    spec = {key: value for key, value in deployed().items() if key in ("serve", "place")}
-    spec["serve"] = {**spec["serve"], "args": {"port": 1}}
-    assert "port is set by vllm_port" in call_module("vllm_server", {"spec": spec})["msg"]
+    given = {key: value for key, value in deployed().items() if key in ("serve", "place")}
+    given["serve"] = {**given["serve"], "args": {"port": 1}}
+    assert "port is set by vllm_port" in call_module("vllm_server", {"spec": given})["msg"]
