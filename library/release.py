@@ -144,7 +144,7 @@ kept: {description: Caches that were left., type: list, elements: str, returned:
 from typing import Any, Callable, Dict  # noqa: E402 - documentation first, as Ansible wants it
 
 from ansible.module_utils.basic import AnsibleModule  # noqa: E402
-from ansible.module_utils.draftgate import release  # noqa: E402
+from ansible.module_utils.draftgate import release, removal  # noqa: E402
 from ansible.module_utils.draftgate.ansible_glue import run_module  # noqa: E402
 from ansible.module_utils.draftgate.jobs import Wait  # noqa: E402
 from ansible.module_utils.draftgate.layout import Home  # noqa: E402
@@ -194,15 +194,15 @@ def work(module: AnsibleModule) -> Callable[[], Dict[str, Any]]:
         "prepared": lambda: release.prepared(request, given["prompts"], given["drafter_source"], check),
         "switched": lambda: release.switched(request, wait, check),
         "restored": lambda: release.restored(request, wait, check),
-        "pruned": lambda: release.pruned(request, given["keep"], check),
-        "absent": lambda: release.absent(request, given["purge"], check),
+        "pruned": lambda: removal.pruned(request.home, given["keep"], check),
+        "absent": lambda: removal.absent(request.home, request.backend(), given["purge"], check),
     }
     return calls[given["state"]]
 
 
 def main() -> None:
     module = AnsibleModule(argument_spec=argument_spec(), supports_check_mode=True)
-    run_module(module, work(module))
+    run_module(module, lambda: work(module)())
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from typing import List, Optional
 
@@ -72,8 +73,9 @@ def _recover(home: Home, _arguments: argparse.Namespace) -> int:
     backend, clocks = _backend(home), Clocks()
     backend.ensure()
     working = switch.Switch(home, backend, clocks, progress.silent)
-    with switch.exclusive(home, "recover"):
+    with switch.exclusive(home, f"recover, pid {os.getpid()}", clocks):
         working.settle()
+        working.revive()
     return _status(home, argparse.Namespace(json=False))
 
 
@@ -84,7 +86,7 @@ def _switch(home: Home, arguments: argparse.Namespace) -> int:
     durations = progress.read(home.durations)
     report = progress.ProgressFile(release.progress_path(home), SWITCH_STAGES, durations, clocks.now)
     hold = switch.hold_while_asked(home, clocks)
-    code = switch.run(switch.Switch(home, backend, clocks, report, hold), arguments.attempt)
+    code = switch.run(switch.Switch(home, backend, clocks, report, hold, arguments.attempt))
     write_json(home.durations, {**durations, **report.close()})
     return code
 

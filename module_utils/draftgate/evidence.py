@@ -144,30 +144,40 @@ def latest(
     gate_digest: str,
     identity: Mapping[str, Any],
     broken: Optional[List[str]] = None,
+    *,
+    now: float,
 ) -> Optional[Dict[str, Any]]:
     """The newest evidence of a release under this gate on this hardware, whatever its verdict.
 
+    :param now: epoch seconds. What is dated later (a clock that ran ahead) is passed over, or it would be
+        the newest for as long as the clock was ahead.
     :param broken: receives the paths of files that are no evidence; they are skipped.
     """
-    for stored in _newest_first(home, [release], broken):
+    for stored in _newest_first(home, [release], broken, now):
         if stored["gate_digest"] == gate_digest and stored["identity"] == dict(identity):
             return stored
     return None
 
 
 def latest_green(
-    home: Home, gate_digest: str, exclude: str = "", broken: Optional[List[str]] = None
+    home: Home,
+    gate_digest: str,
+    target: Mapping[str, Any],
+    broken: Optional[List[str]] = None,
+    *,
+    now: float,
 ) -> Optional[Dict[str, Any]]:
-    """The newest evidence with verdict pass under this gate, over all releases with speculation.
+    """The newest evidence with verdict pass under this gate, over all of a target's releases that draft.
 
-    :param exclude: a release that does not count (a release is not its own reference).
+    :param target: the spec's ``serve.target``: another target's acceptance is no reference.
     """
     try:
         releases = sorted(os.listdir(home.path("evidence")))
     except FileNotFoundError:
         return None
-    for stored in _newest_first(home, [release for release in releases if release != exclude], broken):
-        if stored["verdict"] == "pass" and stored["gate_digest"] == gate_digest and stored["acceptance"]:
+    for stored in _newest_first(home, releases, broken, now):
+        fits = stored["gate_digest"] == gate_digest and stored.get("target") == dict(target)
+        if stored["verdict"] == "pass" and fits and stored["acceptance"]:
             return stored
     return None
 
@@ -214,7 +224,7 @@ def seconds_of(evidence: Mapping[str, Any]) -> float:
 
 
 def _newest_first(
-    home: Home, releases: Sequence[str], broken: Optional[List[str]]
+    home: Home, releases: Sequence[str], broken: Optional[List[str]], now: float
 ) -> Iterator[Dict[str, Any]]:
     named = [
         (key, os.path.join(home.evidence(release), name))
@@ -227,7 +237,8 @@ def _newest_first(
         except InputError:
             stored = {}
         if _is_evidence(stored):
-            yield stored
+            if seconds_of(stored) <= now + _CLOCK_SLACK:
+                yield stored
         elif broken is not None:
             broken.append(path)
 

@@ -10,16 +10,18 @@ import secrets
 from typing import Any, Dict, List, Mapping, Optional
 
 from . import evidence, spec
-from .backend.base import Backend
+from .backend.base import ENGINE_PREFIX, Backend
 from .canonical import digest
 from .clocks import Clocks
 from .decision import decide
+from .engine_client import client_for
+from .errors import DraftgateError
 from .files import read_json, write_atomic, write_json
 from .layout import Home
 from .plan import Facts
 from .recovery import Observed
 
-ENGINE_PREFIX = "engine-"
+NEW_SECRET = "(new)"
 
 
 def service_name(deployment_id: str) -> str:
@@ -50,13 +52,22 @@ def running(backend: Backend) -> List[str]:
     return [name[len(ENGINE_PREFIX) :] for name in names]
 
 
-def observe(home: Home, backend: Backend, clocks: Clocks) -> Observed:
+def answers(home: Home, deployed: Mapping[str, Any]) -> bool:
+    """Whether the engine of ``deployed`` says that it is healthy. A stranger on its port may say so too."""
+    try:
+        return client_for(home, deployed, timeout=3.0).health()
+    except (DraftgateError, OSError):
+        return False
+
+
+def observe(home: Home, backend: Backend, clocks: Clocks, attempt: str = "") -> Observed:
     """The host as :func:`recovery.next_action` wants it."""
     active = read_active(home)
     return Observed(
         active=active["deployment"]["id"] if active else None,
         written_by=active.get("switch") if active else None,
         running=frozenset(running(backend)),
+        attempt=attempt,
         boot_id=boot_id(),
         boottime=clocks.boottime(),
     )
@@ -96,9 +107,13 @@ def facts(
     active = read_active(home)
     current = active["deployment"] if active else None
     valid, why = _evidence_state(home, active, wished, options, now) if active else (False, "")
+    if active and active.get("fallback_of"):
+        # Without speculation there is nothing to accept, until it is what is wished.
+        wished_now = current is not None and spec.deployment(wished)["id"] == current["id"]
+        valid, why = not wished_now, "it was a fallback and is wished now"
     return Facts(
         active=active,
-        running=bool(current and backend and current["id"] in running(backend)),
+        answers=bool(current and backend and current["id"] in running(backend) and answers(home, current)),
         evidence_valid=valid,
         evidence_why=why,
         red=None if options.get("retry") else red_evidence(home, wished, options, now),
@@ -108,23 +123,23 @@ def facts(
 def _evidence_state(
     home: Home, active: Mapping[str, Any], wished: Mapping[str, Any], options: Mapping[str, Any], now: float
 ) -> tuple[bool, str]:
-    if active.get("fallback_of"):
-        return True, ""  # without speculation there is nothing to accept
-    stored = evidence.latest(
-        home, active["deployment"]["release"], spec.gate_digest(wished["gate"]), identity(wished)
-    )
+    serve, gate_digest = active["deployment"]["serve"], spec.gate_digest(wished["gate"])
+    stored = evidence.latest(home, active["deployment"]["release"], gate_digest, identity(wished), now=now)
     if stored is None:
         return False, "no evidence of this release with this gate, engine build, GPU and driver"
-    if stored["verdict"] != "pass":
-        return False, f"its last evidence says {stored['verdict']}"
-    return evidence.valid(
+    counts, why = evidence.valid(
         stored,
-        serve_digest=digest(active["deployment"]["serve"]),
-        gate_digest=spec.gate_digest(wished["gate"]),
+        serve_digest=digest(serve),
+        gate_digest=gate_digest,
         identity=identity(wished),
         now=now,
         max_age_seconds=options.get("evidence_max_age"),
     )
+    if not counts:
+        return counts, why
+    # Decided anew: the newest record may be of thresholds that were tried and taken back.
+    verdict = decide(stored, wished["gate"]["thresholds"], comparable(home, serve, gate_digest, now)).verdict
+    return verdict == "pass", "" if verdict == "pass" else f"its last evidence says {verdict}"
 
 
 def red_evidence(
@@ -132,7 +147,7 @@ def red_evidence(
 ) -> Optional[Dict[str, Any]]:
     """The newest valid evidence of the wished release that its own thresholds refuse, or None."""
     gate_digest = spec.gate_digest(wished["gate"])
-    stored = evidence.latest(home, spec.release_id(wished["serve"]), gate_digest, identity(wished))
+    stored = evidence.latest(home, spec.release_id(wished["serve"]), gate_digest, identity(wished), now=now)
     if stored is None or stored["verdict"] == "inconclusive":
         return None
     counts, _why = evidence.valid(
@@ -145,23 +160,25 @@ def red_evidence(
     )
     if not counts:
         return None
-    decision = decide(stored, wished["gate"]["thresholds"], comparable(home, wished["serve"], gate_digest))
+    reference = comparable(home, wished["serve"], gate_digest, now)
+    decision = decide(stored, wished["gate"]["thresholds"], reference)
     if decision.verdict != "fail":
         return None
     return {**stored, "reason": decision.reasons[0]["message"] if decision.reasons else ""}
 
 
-def comparable(home: Home, serve: Mapping[str, Any], gate_digest: str) -> Optional[Dict[str, Any]]:
-    """The last green evidence under this gate, unless it is of another target: that is no regression."""
-    known = evidence.latest_green(home, gate_digest)
-    return known if known and known["target"] == serve["target"] else None
+def comparable(
+    home: Home, serve: Mapping[str, Any], gate_digest: str, now: float
+) -> Optional[Dict[str, Any]]:
+    """The last green evidence of the same target under this gate: what a regression is measured against."""
+    return evidence.latest_green(home, gate_digest, serve["target"], now=now)
 
 
 def salted(home: Home, values: Mapping[str, str], create: bool) -> Dict[str, str]:
     """``{NAME: keyed digest}``: a change of a secret is seen, the secret is not.
 
     The key is this installation's own (0600), so that equal secrets on two hosts do not look equal.
-    Without a key yet and ``create`` false (check mode) an empty key stands in: it differs from any later one.
+    Without a key yet and ``create`` false (check mode) a word stands in: an unkeyed digest could be guessed.
     """
     wanted = {name: value for name, value in values.items() if value}
     if not wanted:
@@ -170,10 +187,10 @@ def salted(home: Home, values: Mapping[str, str], create: bool) -> Dict[str, str
     if not os.path.exists(path) and create:
         os.makedirs(home.secrets, mode=0o700, exist_ok=True)
         write_atomic(path, secrets.token_bytes(32), 0o600)
-    key = b""
-    if os.path.exists(path):
-        with open(path, "rb") as handle:
-            key = handle.read()
+    if not os.path.exists(path):
+        return dict.fromkeys(sorted(wanted), NEW_SECRET)
+    with open(path, "rb") as handle:
+        key = handle.read()
     return {
         name: hmac.new(key, value.encode(), "sha256").hexdigest() for name, value in sorted(wanted.items())
     }

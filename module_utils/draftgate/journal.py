@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from typing import Any, Callable, Dict, List, Optional
@@ -55,14 +56,19 @@ class Journal:
         return dict(entry)
 
     def append(self, state: str, **fields: Any) -> Entry:
-        """Write one entry and return it once it is durable."""
+        """Write one entry and return it once it is durable.
+
+        :raises OSError: it is not (no room): half a line stays behind, which reading and the next entry drop.
+        """
         entry: Entry = {"state": state, "time": round(self._clock(), 3), **fields}
         os.makedirs(os.path.dirname(self.path), exist_ok=True)
         line = json.dumps(entry, sort_keys=True, allow_nan=False).encode("utf-8") + b"\n"
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             _drop_torn_line(descriptor)
-            os.write(descriptor, line)
+            written = os.write(descriptor, line)
+            if written != len(line):  # a full disk takes a part without an error
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import socket
+from dataclasses import fields
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from . import evidence, gate, host, prompts
@@ -33,8 +33,13 @@ def gate_candidate(
     :raises InputError: the prompt set on the host is not the wished one.
     """
     opened = entries[0]
-    measurement = _stored(home, opened, clocks) or _measured(home, opened["candidate"], clocks, progress)
-    return _record(home, opened, measurement, clocks.now())
+    stored = _stored(home, opened, clocks)
+    if stored is not None:
+        measurement = Measurement(**{field.name: stored[field.name] for field in fields(Measurement)})
+        return _record(home, opened, measurement, evidence.seconds_of(stored), clocks.now())
+    began = clocks.now()
+    measurement = _measured(home, opened["candidate"], clocks, progress)
+    return _record(home, opened, measurement, began, clocks.now())
 
 
 def record_launch_failure(home: Home, opened: Entry, exc: LaunchError, now: float) -> str:
@@ -47,7 +52,7 @@ def record_launch_failure(home: Home, opened: Entry, exc: LaunchError, now: floa
         "expected": exc.expected,
     }
     measurement = gate.summarise([], opened["candidate"]["serve"]["num_speculative_tokens"], problem)
-    return _record(home, opened, measurement, now)[0]
+    return _record(home, opened, measurement, now, now)[0]
 
 
 def _measured(home: Home, candidate: Mapping[str, Any], clocks: Clocks, progress: Report) -> Measurement:
@@ -70,35 +75,36 @@ def _measured(home: Home, candidate: Mapping[str, Any], clocks: Clocks, progress
     )
 
 
-def _stored(home: Home, opened: Entry, clocks: Clocks) -> Optional[Measurement]:
-    """The measurement that still counts for this very process, when only thresholds were changed."""
+def _stored(home: Home, opened: Entry, clocks: Clocks) -> Optional[Dict[str, Any]]:
+    """The evidence that still counts for this very process, when only thresholds were changed."""
     candidate, previous = opened["candidate"], opened["previous"]
     if opened["action"] != "decide" or not previous or previous["id"] != candidate["id"]:
         return None
-    identity = host.identity(candidate)
-    known = evidence.latest(home, candidate["release"], gate_digest(candidate["gate"]), identity)
+    identity, now = host.identity(candidate), clocks.now()
+    known = evidence.latest(home, candidate["release"], gate_digest(candidate["gate"]), identity, now=now)
     counts = known is not None and evidence.valid(
         known,
         serve_digest=digest(candidate["serve"]),
         gate_digest=gate_digest(candidate["gate"]),
         identity=identity,
-        now=clocks.now(),
+        now=now,
         max_age_seconds=opened.get("evidence_max_age"),
     )
-    if known is None or not counts or not counts[0]:
-        return None
-    return Measurement(**{field.name: known[field.name] for field in dataclasses.fields(Measurement)})
+    return known if counts and counts[0] else None
 
 
-def _record(home: Home, opened: Entry, measurement: Measurement, now: float) -> Tuple[str, Dict[str, Any]]:
+def _record(
+    home: Home, opened: Entry, measurement: Measurement, measured: float, now: float
+) -> Tuple[str, Dict[str, Any]]:
+    """Decide and store. Evidence keeps the time of its measurement: deciding again makes nothing younger."""
     candidate = opened["candidate"]
-    reference = host.comparable(home, candidate["serve"], gate_digest(candidate["gate"]))
+    reference = host.comparable(home, candidate["serve"], gate_digest(candidate["gate"]), now)
     decision = decide(measurement.as_dict(), candidate["gate"]["thresholds"], reference)
     known = evidence.build(
         serve=candidate["serve"],
         gate=candidate["gate"],
         host=socket.gethostname(),
-        now=now,
+        now=measured,
         identity=host.identity(candidate),
         measurement=measurement,
         decision=decision,
@@ -112,6 +118,7 @@ def _record(home: Home, opened: Entry, measurement: Measurement, now: float) -> 
         findings=[Finding(**finding) for finding in opened["findings"]],
         reference=reference,
     )
+    known["decided"] = evidence.utc(now)
     return evidence.store(home, known), known
 
 

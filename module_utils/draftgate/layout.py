@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from .errors import InputError
+
 
 @dataclass(frozen=True)
 class Home:
@@ -14,8 +16,17 @@ class Home:
 
     @classmethod
     def at(cls, path: str) -> Home:
-        """``~`` and relative parts resolved for the current user."""
-        return cls(os.path.abspath(os.path.expanduser(path)))
+        """``~`` and relative parts resolved for the current user.
+
+        :raises InputError: no path, the file system's root, or the user's own home directory: an
+            installation is removed as a whole, so it has a directory of its own.
+        """
+        root = os.path.abspath(os.path.expanduser(path))
+        if not path.strip() or root in ("/", os.path.abspath(os.path.expanduser("~"))):
+            raise InputError(
+                "reading draftgate_home", repr(path), "a directory of its own, as in ~/.draftgate"
+            )
+        return cls(root)
 
     def path(self, *parts: str) -> str:
         return os.path.join(self.root, *parts)

@@ -16,14 +16,14 @@ class Facts:
     """What the host says of itself.
 
     :param active: ``active.json``'s content, or None.
-    :param running: whether the active deployment's service runs.
+    :param answers: whether the active deployment's service runs and is healthy.
     :param evidence_valid: the active deployment's evidence still counts for the wished gate.
     :param evidence_why: why not, for the operator.
     :param red: newest valid red evidence of the wished release and gate, decided with the wished thresholds.
     """
 
     active: Optional[Mapping[str, Any]] = None
-    running: bool = False
+    answers: bool = False
     evidence_valid: bool = False
     evidence_why: str = ""
     red: Optional[Mapping[str, Any]] = None
@@ -54,10 +54,12 @@ def plan_change(spec: Mapping[str, Any], options: Mapping[str, Any], facts: Fact
     if not current:
         return Plan(SWITCH, differs, "nothing is deployed here yet")
     effect = variables.strongest([row["effect"] for row in differs])
+    if effect == variables.TEARDOWN:
+        return Plan(REFUSE, differs, "another service manager cannot take over what runs under this one")
     if effect in (variables.NEW_RELEASE, variables.RESTART):
         return Plan(SWITCH, differs, f"{len(differs)} field(s) of the spec differ: {effect}")
-    if not facts.running:
-        return Plan(START, differs, "the activated release does not run")
+    if not facts.answers:
+        return Plan(START, differs, "the activated release does not answer")
     if effect == variables.MEASURE or not facts.evidence_valid:
         return Plan(MEASURE, differs, facts.evidence_why or "the gate differs")
     if effect == variables.DECIDE:
@@ -79,6 +81,6 @@ def _refuse(
     )
     if options.get("on_failure") == "fallback" and current.get("id") == without_speculation(wished)["id"]:
         return Plan(
-            NONE if facts.running else START, [], warning=f"{why}; the target serves without speculation"
+            NONE if facts.answers else START, [], warning=f"{why}; the target serves without speculation"
         )
     return Plan(REFUSE, differs, why)

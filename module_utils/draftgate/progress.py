@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from .errors import InputError
@@ -45,18 +46,17 @@ class ProgressFile:
         elif now - self._written < _WRITE_EVERY and done != total:
             return
         self._written = now
-        write_json(
-            self.path,
-            {
-                "stage": stage,
-                "done": done,
-                "total": total,
-                "detail": detail,
-                "started": self._started,
-                "updated": now,
-                "remaining": self._remaining(now, done, total),
-            },
-        )
+        state = {
+            "stage": stage,
+            "done": done,
+            "total": total,
+            "detail": detail,
+            "started": self._started,
+            "updated": now,
+            "remaining": self._remaining(now, done, total),
+        }
+        with contextlib.suppress(OSError):  # a full disk must not end the work that is being watched
+            write_json(self.path, state)
 
     def close(self) -> Dict[str, float]:
         """Seconds per stage, the last one included."""

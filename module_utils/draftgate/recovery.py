@@ -43,6 +43,7 @@ class Observed:
     :param active: id of the deployment that ``active.json`` names, or None.
     :param written_by: the switch that wrote ``active.json``. The id alone does not tell: a gate change
         activates the deployment that is active already, with other evidence.
+    :param attempt: the attempt that asks; empty for ``recover`` and the boot.
     :param running: ids of the deployments whose service runs.
     :param boot_id: the kernel's boot id.
     :param boottime: CLOCK_BOOTTIME in seconds: no clock jump moves it.
@@ -50,6 +51,7 @@ class Observed:
 
     active: Optional[str] = None
     written_by: Optional[str] = None
+    attempt: str = ""
     running: FrozenSet[str] = field(default_factory=frozenset)
     boot_id: str = ""
     boottime: float = 0.0
@@ -100,6 +102,8 @@ def _trouble(entries: List[Entry], observed: Observed) -> Optional[Action]:
     gated = last(entries, GATED)
     if gated and gated["verdict"] != "pass":
         return Action(RESTORE, gated["reason"], "gate")
+    if observed.attempt != opened["switch"]:
+        return Action(RESTORE, "the switch was interrupted and its job is gone", "interrupted")
     if observed.boottime >= opened["deadline"] and not gated:
         return Action(RESTORE, f"the time limit of {opened['time_limit']:.0f} s passed", "time_limit")
     return None

@@ -5,58 +5,26 @@ from __future__ import annotations
 import datetime
 import json
 import os
-import re
-import shutil
 import sys
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from . import agent as host_agent
-from . import effective_config, host, jobs, prompts, spec, status
+from . import effective_config, host, jobs, options, prompts, spec, status
 from .backend import choose
 from .backend.base import Backend, Job
 from .canonical import digest
 from .clocks import Clocks
 from .errors import DraftgateError, HostError, InputError
-from .files import read_json, write_atomic, write_json
+from .files import locked, read_json, write_atomic, write_json
 from .jobs import Wait
 from .journal import Journal
 from .layout import Home
-from .plan import NONE, REFUSE, Plan, plan_change
+from .plan import NONE, REFUSE, Facts, Plan, plan_change
 from .verdicts import EXIT_PASS, EXIT_REFUSED, VERDICT_EXIT_CODES, result_path
 
 JOB = "switch"
-CACHES = ("runtimes", "models", "cache")
-"""What a teardown keeps unless asked: expensive to make again, of no effect by itself."""
-
-OPTION_DEFAULTS: Dict[str, Any] = {
-    "strategy": "in_place",
-    "on_failure": "restore",
-    "retry": False,
-    "time_limit": "30 m",
-    "evidence_max_age": "30 d",
-}
-ON_FAILURE = ("restore", "fallback", "stop")
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
-def seconds_of(name: str, value: Any) -> float:
-    """``90``, ``"90 s"``, ``"30 m"``, ``"12 h"``, ``"30 d"`` → seconds above 0.
-
-    :raises InputError: anything else, with ``name``.
-    """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", str(value).strip())
-    if isinstance(value, bool) or not found or float(found.group(1)) <= 0:
-        raise InputError(f"reading {name}", repr(value), "a time above 0 as in 90, '30 m', '12 h' or '30 d'")
-    return float(found.group(1)) * _UNITS[found.group(2)]
-
-
-def _yes_or_no(name: str, value: Any) -> bool:
-    """``-e name=value`` makes every value text."""
-    words = {"true": True, "yes": True, "false": False, "no": False}
-    if str(value).strip().lower() not in words:
-        raise InputError(f"reading {name}", repr(value), "true or false")
-    return words[str(value).strip().lower()]
+RETRY = "Change the wish, or measure it once more with -e acceptance_retry=true."
 
 
 @dataclass(frozen=True)
@@ -78,46 +46,44 @@ class Request:
     clocks: Clocks = field(default_factory=Clocks)
 
     def resolved(self, create_key: bool = False) -> Dict[str, Any]:
-        """The spec with this host's paths and the secrets' keyed digests in ``place``; validated."""
+        """The spec with what only this host knows in ``place``: paths, manager, keyed digests; validated."""
         place = dict(self.wished.get("place") or {})
         place["home"] = self.home.root
         place["runtimes"] = os.path.abspath(os.path.expanduser(place.get("runtimes") or self.home.runtimes))
+        place["backend"] = self.backend().name
         place["secrets"] = host.salted(self.home, self.secrets, create_key)
         whole = {**self.wished, "place": place}
         spec.validate(whole)
         return whole
 
     def checked_options(self) -> Dict[str, Any]:
-        """Defaults filled in, meaning checked."""
-        options = {**OPTION_DEFAULTS, **{k: v for k, v in self.options.items() if v is not None}}
-        unknown = sorted(set(options) - set(OPTION_DEFAULTS))
-        if unknown:
-            raise InputError("reading the options of the switch", f"{', '.join(unknown)} is no option")
-        if options["on_failure"] not in ON_FAILURE:
-            raise InputError(
-                "reading acceptance_on_failure", repr(options["on_failure"]), " or ".join(ON_FAILURE)
-            )
-        if options["strategy"] != "in_place":
-            raise InputError("reading the strategy", repr(options["strategy"]), "in_place")
-        names = {
-            "time_limit": "draftgate_switch_time_limit",
-            "evidence_max_age": "acceptance_evidence_max_age",
-        }
-        return {**options, **{name: seconds_of(shown, options[name]) for name, shown in names.items()}}
+        return options.checked(self.options)
 
     def backend(self) -> Backend:
         """The wished service manager; where nothing is wished, the one that the last deploy used."""
         wanted = (self.wished.get("place") or {}).get("backend")
         return choose(self.home, str(wanted or recorded_backend(self.home)), supervisor_lock="")
 
+    def plan(self, whole: Mapping[str, Any]) -> Tuple[Facts, Plan]:
+        """What the host shows and what the wish costs there."""
+        chosen = self.checked_options()
+        facts = host.facts(self.home, self.backend(), whole, chosen, self.clocks.now())
+        return facts, plan_change(whole, chosen, facts)
+
 
 def recorded_backend(home: Home) -> str:
-    """The service manager of the activated deployment, else of the last wish, else ``auto``."""
-    active = host.read_active(home)
-    if active:
-        return str(active["deployment"]["place"]["backend"])
-    if os.path.exists(home.wish):
-        return str(read_json(home.wish, "reading the last wish")["spec"]["place"]["backend"])
+    """The service manager of the activated deployment, else of the last wish, else ``auto``.
+
+    A broken record is none: removing an installation has to work on a broken one too.
+    """
+    for path, keys in ((home.active, ("deployment", "place")), (home.wish, ("spec", "place"))):
+        try:
+            record: Any = read_json(path, "reading which service manager was used")
+            for key in keys:
+                record = record[key]
+            return str(record["backend"])
+        except (InputError, KeyError, TypeError):
+            continue
     return "auto"
 
 
@@ -135,9 +101,8 @@ def inspected(request: Request) -> Dict[str, Any]:
             "evidence": current_evidence(request.home),
         }
         return {"changed": False, "unchanged": False, **read}
-    whole, options = request.resolved(), request.checked_options()
-    facts = host.facts(request.home, backend, whole, options, request.clocks.now())
-    plan = plan_change(whole, options, facts)
+    whole = request.resolved()
+    facts, plan = request.plan(whole)
     state = status.read(request.home, backend, request.clocks)
     agent_same = not request.agent or host_agent.installed(request.home) == request.agent[:12]
     settled = state["switch"] is None and state["healthy"]
@@ -172,29 +137,27 @@ def current_evidence(home: Home) -> Optional[Dict[str, Any]]:
     return read_json(path, "reading the active release's evidence") if path and os.path.exists(path) else None
 
 
-def refuse_red(request: Request) -> None:
-    """Raise when this wish was measured before and refused.
+def refuse(request: Request, whole: Mapping[str, Any]) -> Plan:
+    """The plan, unless it is to refuse: red evidence of this wish, or a change that cannot be made in place.
 
-    :raises HostError: with the stored evidence in its details.
+    :raises HostError: refused; red evidence is in its details.
     """
-    whole, options = request.resolved(), request.checked_options()
-    facts = host.facts(request.home, request.backend(), whole, options, request.clocks.now())
-    plan = plan_change(whole, options, facts)
-    if plan.action == REFUSE:
-        raise _refused(request.home, plan, facts.red)
-
-
-def _refused(home: Home, plan: Plan, red: Optional[Mapping[str, Any]]) -> HostError:
-    active = host.read_active(home)
-    serving = f"Release {active['deployment']['release']} keeps serving" if active else "Nothing serves"
-    return HostError(
-        "deploying",
-        plan.reason,
-        "a release without red evidence",
-        f"{serving}. Change the wish, or measure it once more with -e acceptance_retry=true.",
-        code="DG830",
-        details={"evidence": dict(red or {}), "action": REFUSE},
-    )
+    facts, plan = request.plan(whole)
+    if plan.action != REFUSE:
+        return plan
+    serving = facts.active["deployment"]["release"] if facts.active else None
+    kept = f"Release {serving} keeps serving." if serving else "Nothing serves."
+    if facts.red:
+        raise HostError(
+            "deploying",
+            plan.reason,
+            "a release without red evidence",
+            f"{kept} {RETRY}",
+            code="DG830",
+            details={"evidence": dict(facts.red), "action": REFUSE},
+        )
+    step = f"{kept} Run playbooks/teardown.yml first (runtimes and models are kept), then deploy."
+    raise HostError("deploying", plan.reason, "the same service manager", step, details={"action": REFUSE})
 
 
 def prepared(request: Request, prompts_text: str, drafter_source: str, check: bool) -> Dict[str, Any]:
@@ -203,8 +166,8 @@ def prepared(request: Request, prompts_text: str, drafter_source: str, check: bo
     :param prompts_text: the prompt set's content; its digest must be the spec's.
     :param drafter_source: the drafter's directory in the model store; empty without speculation.
     """
-    refuse_red(request)
     whole = request.resolved(create_key=not check)
+    refuse(request, whole)
     home, release_id = request.home, spec.release_id(whole["serve"])
     data = prompts_text.encode("utf-8")
     found, wanted = prompts.digest(data), whole["gate"]["prompts"]["digest"]
@@ -217,17 +180,18 @@ def prepared(request: Request, prompts_text: str, drafter_source: str, check: bo
         for name, value in whole["place"]["secrets"].items()
         if not os.path.exists(home.secret(name, value))
     ]
+    drafter, rewritten = whole["serve"]["drafter"], False
     if not check:
         host.store_secrets(home, request.secrets, whole["place"]["secrets"])
         if stale:
             write_atomic(home.prompts(wanted), data)
-        drafter = whole["serve"]["drafter"]
         if drafter:
-            effective_config.write(home.release_drafter(release_id), drafter_source, drafter["config"])
+            effective = home.release_drafter(release_id)
+            rewritten = effective_config.write(effective, drafter_source, drafter["config"])
         if missing:
             write_json(home.release_spec(release_id), whole["serve"])  # last: its presence means complete
     return {
-        "changed": missing or stale or bool(absent),
+        "changed": missing or stale or rewritten or bool(absent),
         "release": release_id,
         "path": home.release(release_id),
     }
@@ -256,61 +220,88 @@ def switched(request: Request, wait: Wait, check: bool) -> Dict[str, Any]:
     """
     if wait.attempt:
         return _follow(request, request.backend(), wait)
-    refuse_red(request)
-    whole, options = request.resolved(create_key=not check), request.checked_options()
-    backend, home = request.backend(), request.home
-    plan = plan_change(whole, options, host.facts(home, backend, whole, options, request.clocks.now()))
-    result = {"release": spec.release_id(whole["serve"]), "differs": plan.differs, "action": plan.action}
-    if check:
-        return {**result, "changed": plan.changes, "diff": diff(plan.differs)}
+    whole = request.resolved(create_key=not check)
+    plan = refuse(request, whole)
     wish = {
         "spec": whole,
-        "options": options,
+        "options": request.checked_options(),
         "findings": list(request.findings),
         "drafter_overrides": dict(request.drafter_overrides),
     }
-    attempt = _start_job(request, backend, wish, str(result["release"]))
+    return _carry_out(request, wish, plan, wait, check)
+
+
+def restored(request: Request, wait: Wait, check: bool) -> Dict[str, Any]:
+    """Roll back: the release that the active one replaced, at the present place, gated like any other.
+
+    :raises HostError: there is nothing to go back to.
+    """
+    if wait.attempt:
+        return _follow(request, request.backend(), wait)
+    active = host.read_active(request.home)
+    previous = active.get("previous") if active else None
+    if not active or not previous:
+        raise HostError("rolling back", "no earlier release is recorded here", "a previous release")
+    whole = {**{part: active["deployment"][part] for part in spec.PARTS}, "serve": previous["serve"]}
+    chosen = {**request.checked_options(), "retry": True}  # it was activated once: red evidence is no veto
+    _facts, plan = replace(request, options=chosen).plan(whole)
+    wish = {"spec": whole, "options": chosen, "findings": [], "drafter_overrides": {}}
+    return _carry_out(request, wish, plan, wait, check)
+
+
+def _carry_out(request: Request, wish: Dict[str, Any], plan: Plan, wait: Wait, check: bool) -> Dict[str, Any]:
+    """Start the switch job on the wish and wait; in check mode only say what would change."""
+    release_id = spec.release_id(wish["spec"]["serve"])
+    result = {
+        "release": release_id,
+        "differs": plan.differs,
+        "action": plan.action,
+        "diff": diff(plan.differs),
+    }
+    if check:
+        return {**result, "changed": plan.changes}
+    backend = request.backend()
+    attempt = _start_job(request, backend, wish, release_id)
     return {**result, **_follow(request, backend, replace(wait, attempt=attempt))}
 
 
 def _start_job(request: Request, backend: Backend, wish: Dict[str, Any], release_id: str) -> str:
-    """Start the switch, or attach to the one that already works on the same wish."""
+    """Start the switch, or attach to the one that already works on the same wish.
+
+    Looking, writing the wish and starting are one step: two controllers must not write over each other's.
+    """
     home, wish_digest = request.home, digest(wish)
-    running = backend.job_state(JOB).status == "running"
-    known = read_json(home.wish, "reading the last wish") if os.path.exists(home.wish) else {}
-    if running and known.get("digest") == wish_digest:
-        return str(known["attempt"])
-    if running:
-        raise HostError(
-            "starting a switch",
-            f"attempt {known.get('attempt')} of release {known.get('release')} is running",
-            "one switch at a time",
-            f"Watch it with {home.command} status and run again when it has ended.",
-            details={"held": True},
-        )
-    moment = datetime.datetime.fromtimestamp(request.clocks.now(), datetime.timezone.utc)
-    attempt = f"{moment.strftime('%Y%m%dT%H%M%S.%f')}-{release_id}"
-    write_json(home.wish, {**wish, "digest": wish_digest, "attempt": attempt, "release": release_id}, 0o600)
-    jobs.forget(progress_path(home))
-    backend.start_job(
-        Job(
-            name=JOB,
-            argv=(
-                sys.executable,
-                "-m",
-                host_agent.PACKAGE,
-                "--home",
-                home.root,
-                "switch",
-                "--attempt",
-                attempt,
-            ),
-            environment={"PYTHONPATH": os.path.realpath(home.agent_current)},
-            working_directory=home.root,
-            verdict_exit_codes=VERDICT_EXIT_CODES,
-        )
-    )
+    with locked(home.path("state", "wish.lock")):
+        running = backend.job_state(JOB).status == "running"
+        known = read_json(home.wish, "reading the last wish") if os.path.exists(home.wish) else {}
+        if running and known.get("digest") == wish_digest:
+            return str(known["attempt"])
+        if running:
+            raise HostError(
+                "starting a switch",
+                f"attempt {known.get('attempt')} of release {known.get('release')} is running",
+                "one switch at a time",
+                f"Watch it with {home.command} status and run again when it has ended.",
+                details={"held": True},
+            )
+        moment = datetime.datetime.fromtimestamp(request.clocks.now(), datetime.timezone.utc)
+        attempt = f"{moment.strftime('%Y%m%dT%H%M%S.%f')}-{release_id}"
+        known = {**wish, "digest": wish_digest, "attempt": attempt, "release": release_id}
+        write_json(home.wish, known, 0o600)
+        jobs.forget(progress_path(home))
+        backend.start_job(_job(home, attempt))
     return attempt
+
+
+def _job(home: Home, attempt: str) -> Job:
+    command = (sys.executable, "-m", host_agent.PACKAGE, "--home", home.root)
+    return Job(
+        name=JOB,
+        argv=(*command, "switch", "--attempt", attempt),
+        environment={"PYTHONPATH": os.path.realpath(home.agent_current)},
+        working_directory=home.root,
+        verdict_exit_codes=VERDICT_EXIT_CODES,
+    )
 
 
 def progress_path(home: Home) -> str:
@@ -366,83 +357,20 @@ def _verdict_error(
     result: Mapping[str, Any], measured: Optional[Mapping[str, Any]], facts: Dict[str, Any]
 ) -> DraftgateError:
     """One message: what was tried, what was seen, what serves now, what to look at first."""
+    state: Mapping[str, Any] = facts["status"]
+    kept = f"Release {state['release']} serves." if state["serving"] else "Nothing serves."
     if result.get("exit") == EXIT_REFUSED:
-        step = "Change the wish, or measure it once more with -e acceptance_retry=true."
-        return HostError("deploying", str(result["reason"]), "", step, code="DG830", details=facts)
+        reason = str(result["reason"])
+        return HostError("deploying", reason, "", f"{kept} {RETRY}", code="DG830", details=facts)
     suspects = (measured or {}).get("suspects") or []
     first = f" First suspect: {suspects[0]['cause']}. {suspects[0]['next']}" if suspects else ""
-    serving = result.get("serving")
-    kept = f"Release {serving} serves." if serving else "Nothing serves."
     error = result.get("error") or {}
+    step = first or (f" {error['next_step']}" if error.get("next_step") else "")
     return HostError(
-        f"deploying release {result.get('release', '')}".rstrip(),
-        str(result.get("reason") or result.get("ended")),
+        f"deploying release {result.get('release') or ''}".rstrip(),
+        str(error.get("observed") or result.get("reason") or result.get("ended")).rstrip("."),
         "",
-        f"{kept}{first}",
+        f"{kept}{step}",
         code=error.get("code"),
         details={**facts, "cause": (error.get("details") or {}).get("cause") or result.get("cause", "")},
     )
-
-
-def restored(request: Request, wait: Wait, check: bool) -> Dict[str, Any]:
-    """Roll back: switch to the deployment that the active one replaced, gated like any other.
-
-    :raises HostError: there is nothing to go back to.
-    """
-    backend = request.backend()
-    if wait.attempt:
-        return _follow(request, backend, wait)
-    active = host.read_active(request.home)
-    previous = active.get("previous") if active else None
-    if not previous:
-        raise HostError("rolling back", "no earlier release is recorded here", "a previous release")
-    wished = {part: previous[part] for part in spec.PARTS}
-    options = {**request.checked_options(), "retry": True}  # it was activated once: red evidence is no veto
-    plan = plan_change(
-        wished, options, host.facts(request.home, backend, wished, options, request.clocks.now())
-    )
-    result = {"release": previous["release"], "differs": plan.differs, "action": plan.action}
-    if check:
-        return {**result, "changed": plan.changes, "diff": diff(plan.differs)}
-    wish = {"spec": wished, "options": options, "findings": [], "drafter_overrides": {}}
-    attempt = _start_job(request, backend, wish, previous["release"])
-    return {**result, **_follow(request, backend, replace(wait, attempt=attempt))}
-
-
-def absent(request: Request, purge: bool, check: bool) -> Dict[str, Any]:
-    """Leave no process, no port and no file but the caches this returns by name."""
-    home = request.home
-    if not os.path.isdir(home.root):
-        return {"changed": False, "kept": []}
-    names = sorted(os.listdir(home.root))
-    doomed = [name for name in names if purge or name not in CACHES]
-    kept = [home.path(name) for name in names if name not in doomed]
-    if not check and doomed:
-        request.backend().shutdown()
-        for name in doomed:
-            _remove(home.path(name))  # the shutdown has removed some of them
-        if not os.listdir(home.root):
-            os.rmdir(home.root)
-    return {"changed": bool(doomed), "kept": kept}
-
-
-def _remove(path: str) -> None:
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path)
-    elif os.path.lexists(path):
-        os.unlink(path)
-
-
-def pruned(request: Request, keep: int, check: bool) -> Dict[str, Any]:
-    """Remove release directories beyond the ``keep`` newest; never the active or the previous one."""
-    home = request.home
-    active = host.read_active(home) or {}
-    needed = {(active.get(name) or {}).get("release") for name in ("deployment", "previous")}
-    folder = os.path.dirname(home.release("x"))
-    names = os.listdir(folder) if os.path.isdir(folder) else []
-    newest = sorted(names, key=lambda name: os.path.getmtime(os.path.join(folder, name)), reverse=True)
-    doomed = [name for name in newest[keep:] if name not in needed]
-    if not check:
-        for name in doomed:
-            shutil.rmtree(os.path.join(folder, name))
-    return {"changed": bool(doomed), "removed": doomed}

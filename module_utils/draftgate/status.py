@@ -8,8 +8,7 @@ from typing import Any, Dict, List, Mapping, Optional
 from . import host, recovery
 from .backend.base import Backend
 from .clocks import Clocks
-from .engine_client import client_for
-from .errors import DraftgateError, InputError
+from .errors import InputError
 from .files import read_json
 from .journal import Journal, finished
 from .layout import Home
@@ -25,7 +24,8 @@ def read(home: Home, backend: Optional[Backend], clocks: Clocks) -> Dict[str, An
     entries = Journal(home.journal, clocks.now).entries()
     running = host.running(backend) if backend else []
     deployed = _shown(active, entries, running)
-    healthy = _healthy(home, deployed)
+    # A stranger may answer on the port of an engine that does not run.
+    healthy = bool(deployed and deployed["id"] in running and host.answers(home, deployed))
     gated = bool(active and deployed and deployed["id"] == active["deployment"]["id"])
     state: Dict[str, Any] = {
         "home": home.root,
@@ -40,8 +40,9 @@ def read(home: Home, backend: Optional[Backend], clocks: Clocks) -> Dict[str, An
         "model": deployed["serve"]["served_model_name"] if deployed else None,
         "activated": active["activated"] if active else None,
         "previous": (active.get("previous") or {}).get("release") if active else None,
+        "api_key": bool(deployed and deployed["place"]["secrets"]),
         "pid": backend.state(host.service_name(deployed["id"])).pid
-        if backend and deployed and running
+        if backend and deployed and deployed["id"] in running
         else None,
         "evidence": _evidence(active),
         "switch": None
@@ -61,15 +62,6 @@ def _shown(
         candidate: Mapping[str, Any] = entries[0]["candidate"]
         return candidate
     return active["deployment"] if active else None
-
-
-def _healthy(home: Home, deployed: Optional[Mapping[str, Any]]) -> bool:
-    if deployed is None:
-        return False
-    try:
-        return client_for(home, deployed, timeout=3.0).health()
-    except (DraftgateError, OSError):
-        return False
 
 
 def _evidence(active: Optional[Mapping[str, Any]]) -> Optional[Dict[str, Any]]:

@@ -9,16 +9,17 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import traceback
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from . import host, judge, launch, recovery
 from .backend.base import Backend
 from .clocks import Clocks
 from .engine_client import client_for
-from .errors import DraftgateError, HostError, LaunchError, TimeLimitError
-from .files import read_json, write_json
+from .errors import DraftgateError, HostError, InputError, LaunchError, TimeLimitError
+from .files import make_directory, read_json, write_json
 from .journal import (
     ACTIVATED,
     FAILED,
@@ -36,10 +37,18 @@ from .journal import (
     last,
 )
 from .layout import Home
-from .plan import NONE, REFUSE, START, Plan, plan_change
+from .plan import NONE, REFUSE, START, Facts, Plan, plan_change
 from .progress import Report
 from .spec import deployment, without_speculation
-from .verdicts import EXIT_FAILED, EXIT_PASS, EXIT_REFUSED, EXIT_RESTORED, EXIT_UNRESTORED, result_path
+from .verdicts import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_PASS,
+    EXIT_REFUSED,
+    EXIT_RESTORED,
+    EXIT_UNRESTORED,
+    result_path,
+)
 
 RESTORE_TIME_LIMIT = 900.0  # seconds for one attempt to bring a proven release back
 RESTORE_ATTEMPTS = 3
@@ -52,6 +61,7 @@ class Switch:
     """One host's switch.
 
     :param hold: called with a journal state after it is durable (fault injection; does nothing otherwise).
+    :param attempt: whose switch this is. Only its own goes forward; what another left open is restored.
     """
 
     def __init__(
@@ -61,8 +71,10 @@ class Switch:
         clocks: Clocks,
         progress: Report,
         hold: Callable[[str], None] = lambda state: None,
+        attempt: str = "",
     ) -> None:
         self.home, self.backend, self.clocks, self.progress, self.hold = home, backend, clocks, progress, hold
+        self.attempt = attempt
         self.journal = Journal(home.journal, clocks.now)
         self._steps: Dict[str, Callable[[List[Entry], recovery.Action], None]] = {
             recovery.STOP_PREVIOUS: self._stop_previous,
@@ -96,11 +108,14 @@ class Switch:
 
     def _next(self) -> bool:
         entries = self.journal.entries()
-        action = recovery.next_action(entries, host.observe(self.home, self.backend, self.clocks))
+        action = recovery.next_action(entries, self._observed())
         if action.name == recovery.NOTHING:
             return False
         self._perform(entries, action)
         return True
+
+    def _observed(self) -> recovery.Observed:
+        return host.observe(self.home, self.backend, self.clocks, self.attempt)
 
     def _perform(self, entries: List[Entry], action: recovery.Action) -> None:
         forward = action.name in (recovery.STOP_PREVIOUS, recovery.START_CANDIDATE, recovery.GATE)
@@ -119,6 +134,9 @@ class Switch:
             self._failed("launch", str(exc), error=exc.as_dict(), evidence=path)
         except DraftgateError as exc:
             self._failed("error", str(exc), error=exc.as_dict())
+        except Exception as exc:  # noqa: BLE001 - whatever it is, what served before has to come back
+            traceback.print_exc()
+            self._failed("error", f"{action.name} ended with {type(exc).__name__}: {exc}")
 
     def _failed(self, cause: str, reason: str, **fields: Any) -> None:
         self.journal.append(FAILED, cause=cause, reason=reason, **fields)
@@ -140,7 +158,7 @@ class Switch:
 
     # Opening
 
-    def open(self, attempt: str, wish: Mapping[str, Any], plan: Plan) -> None:
+    def open(self, wish: Mapping[str, Any], plan: Plan) -> None:
         """Write the first entry: from here on a kill is ended by :func:`recovery.next_action`."""
         self.journal.archive(self.home.finished_journals)
         active = host.read_active(self.home)
@@ -148,7 +166,7 @@ class Switch:
         candidate = deployment(wish["spec"])
         self.journal.append(
             PREPARED,
-            switch=attempt,
+            switch=self.attempt,
             candidate=candidate,
             previous=active["deployment"] if active else None,
             action=plan.action,
@@ -198,14 +216,14 @@ class Switch:
         gated: Mapping[str, Any] = last(entries, GATED) or {}
         before = host.read_active(self.home) or {}
         previous = opened["previous"]
-        if previous and previous["id"] == chosen["id"]:
-            previous = before.get("previous")  # the same process, gated anew: what it replaced stays known
+        if previous and previous["release"] == chosen["release"]:
+            previous = before.get("previous")  # gated anew or at another place: what it replaced stays known
         host.write_active(
             self.home,
             {
                 "deployment": chosen,
                 "activated": self.clocks.now(),
-                "evidence": gated.get("evidence"),
+                "evidence": None if fallback else gated.get("evidence"),
                 "previous": previous,
                 "fallback_of": opened["candidate"]["release"] if fallback else None,
                 "switch": opened["switch"],
@@ -281,9 +299,26 @@ class Switch:
 
     def _start_active(self, _entries: List[Entry], _action: recovery.Action) -> None:
         active = host.read_active(self.home)
-        if active is None:
+        if active is not None:
+            self._start(active["deployment"], self.clocks.boottime() + RESTORE_TIME_LIMIT)
+
+    def revive(self) -> None:
+        """Make the activated release answer: one that loads is waited for, one that hangs is started again.
+
+        :raises LaunchError: it does not come up.
+        """
+        active = host.read_active(self.home)
+        if active is None or host.answers(self.home, active["deployment"]):
             return
-        self._start(active["deployment"], self.clocks.boottime() + RESTORE_TIME_LIMIT)
+        deployed = active["deployment"]
+        name = host.service_name(deployed["id"])
+        since = self.backend.state(name).since
+        age = RESTORE_TIME_LIMIT if since is None else self.clocks.now() - since
+        try:
+            self._start(deployed, self.clocks.boottime() + max(0.0, RESTORE_TIME_LIMIT - age))
+        except LaunchError:
+            self.backend.stop(name, STOP_TIME_LIMIT)
+            self._start(deployed, self.clocks.boottime() + RESTORE_TIME_LIMIT)
 
     def _stop_strays(self, _entries: List[Entry], _action: recovery.Action) -> None:
         active = host.read_active(self.home)
@@ -329,21 +364,16 @@ class Switch:
 
 
 @contextmanager
-def exclusive(home: Home, holder: str) -> Iterator[None]:
-    """One switch per host. The lock dies with its process; its file names the holder for people."""
-    os.makedirs(os.path.dirname(home.switch_lock), exist_ok=True)
-    descriptor = os.open(home.switch_lock, os.O_RDWR | os.O_CREAT, 0o644)
+def exclusive(home: Home, holder: str, clocks: Clocks, wait_seconds: float = 0.0) -> Iterator[None]:
+    """One switch per host. The lock dies with its process; its file names the holder for people.
+
+    :param wait_seconds: how long to wait for the holder (after a boot it may be starting a large engine).
+    :raises HostError: it is still held; ``details["held"]``.
+    """
+    make_directory(os.path.dirname(home.switch_lock))
+    descriptor = os.open(home.switch_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise HostError(
-                "starting a switch",
-                f"another one holds the host's lock: {os.pread(descriptor, 200, 0).decode(errors='replace')}",
-                "one switch at a time",
-                f"Watch it with {home.command} status and run again when it has ended.",
-                details={"held": True},
-            ) from None
+        _take(descriptor, home, clocks, clocks.boottime() + wait_seconds)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, holder.encode(), 0)
         yield
@@ -351,23 +381,50 @@ def exclusive(home: Home, holder: str) -> Iterator[None]:
         os.close(descriptor)
 
 
-def converge(switch: Switch, attempt: str, wish: Mapping[str, Any]) -> Dict[str, Any]:
+def _take(descriptor: int, home: Home, clocks: Clocks, deadline: float) -> None:
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if clocks.boottime() >= deadline:
+                raise HostError(
+                    "starting a switch",
+                    f"the host's lock is held by {os.pread(descriptor, 200, 0).decode(errors='replace')}",
+                    "one switch at a time",
+                    f"Watch it with {home.command} status and run again when it has ended.",
+                    details={"held": True},
+                ) from None
+        clocks.sleep(0.5)
+
+
+def converge(switch: Switch, wish: Mapping[str, Any]) -> Dict[str, Any]:
     """Make the host equal the wish; a dict for ``state/result.json``.
 
-    Run again with the same ``attempt`` after a kill it finishes what is open and reports that.
+    Run again with the same attempt after a kill it finishes what is open and reports that.
+
+    :raises InputError: the wish on the host is another attempt's.
     """
     entries = switch.journal.entries()
-    resumed = bool(entries) and entries[0].get("switch") == attempt
+    resumed = bool(entries) and entries[0].get("switch") == switch.attempt
     acted = switch.settle()
     if not resumed:
-        backend, now = switch.backend, switch.clocks.now()
-        facts = host.facts(switch.home, backend, wish["spec"], wish["options"], now)
-        plan = plan_change(wish["spec"], wish["options"], facts)
+        if wish["attempt"] != switch.attempt:
+            raise InputError("reading the wish", f"it is of attempt {wish['attempt']}", switch.attempt)
+        facts, plan = _plan(switch, wish)
+        if plan.action == START:
+            switch.revive()
+            acted = True
+            facts, plan = _plan(switch, wish)
         if plan.action in (NONE, REFUSE):
             return _unchanged(plan, facts.active, acted)
-        switch.open(attempt, wish, plan)
+        switch.open(wish, plan)
         switch.walk()
-    return result_of(switch.journal.entries(), attempt)
+    return result_of(switch.journal.entries(), switch.attempt)
+
+
+def _plan(switch: Switch, wish: Mapping[str, Any]) -> Tuple[Facts, Plan]:
+    facts = host.facts(switch.home, switch.backend, wish["spec"], wish["options"], switch.clocks.now())
+    return facts, plan_change(wish["spec"], wish["options"], facts)
 
 
 def _unchanged(plan: Plan, active: Optional[Mapping[str, Any]], acted: bool) -> Dict[str, Any]:
@@ -403,17 +460,29 @@ def result_of(entries: List[Entry], attempt: str) -> Dict[str, Any]:
     }
 
 
-def run(switch: Switch, attempt: str) -> int:
-    """The job's body: lock, converge, write the result, give the exit code."""
-    home = switch.home
-    with exclusive(home, f"attempt {attempt}, pid {os.getpid()}"):
+def run(switch: Switch) -> int:
+    """The job's body: lock, converge, write the result, give the exit code.
+
+    An end with an open journal is no verdict: the job's manager starts it again, and it goes on.
+    """
+    home, attempt = switch.home, switch.attempt
+    try:
         wish = read_json(home.wish, "reading the wish of this switch")
-        try:
-            result = converge(switch, attempt, wish)
-        except DraftgateError as exc:
-            result = {"exit": EXIT_FAILED, "ended": "error", "reason": str(exc), "error": exc.as_dict()}
-        write_json(result_path(home), {**result, "attempt": attempt})
-        return int(result["exit"])
+        limit = float(wish["options"]["time_limit"])
+        with exclusive(home, f"attempt {attempt}, pid {os.getpid()}", switch.clocks, limit):
+            result = converge(switch, wish)
+    except Exception as exc:  # noqa: BLE001 - who waits needs a result, whatever happened
+        traceback.print_exc()
+        error = exc.as_dict() if isinstance(exc, DraftgateError) else None
+        result = {"exit": EXIT_FAILED, "ended": "error", "reason": _sentence(exc), "error": error}
+        if not finished(switch.journal.entries()):
+            result["exit"] = EXIT_INTERRUPTED
+    write_json(result_path(home), {**result, "attempt": attempt})
+    return int(result["exit"])
+
+
+def _sentence(exc: Exception) -> str:
+    return str(exc) if isinstance(exc, DraftgateError) else f"{type(exc).__name__}: {exc}"
 
 
 def hold_while_asked(home: Home, clocks: Clocks) -> Callable[[str], None]:

@@ -13,6 +13,7 @@ NEW_RELEASE = "new release"  # stop, start, gate, activate
 RESTART = "restart"  # the same release, started again and gated
 MEASURE = "measure"  # the running release is gated again
 DECIDE = "decide"  # decided again from stored evidence
+TEARDOWN = "teardown first"  # refused, with what to type
 NOTHING = "nothing"  # how a deploy is done, not what it ends in
 
 EFFECT_OF_PART = {SERVE: NEW_RELEASE, PLACE: RESTART, SECRET: RESTART, GATE: MEASURE, NONE: NOTHING}
@@ -48,7 +49,7 @@ VARIABLES: Dict[str, Variable] = {
     "draftgate_home": _row(PLACE, "home", "where state lies; another home is another installation"),
     "vllm_runtime_root": _row(PLACE, "runtimes", "where environments lie"),
     "vllm_runtime_python": _row(PLACE, "python", "the interpreter that environments are made with"),
-    "draftgate_service_backend": _row(PLACE, "backend", "systemd or supervisord"),
+    "draftgate_service_backend": _row(PLACE, "backend", "systemd or supervisord", TEARDOWN),
     # secret: counted through a salted digest, never stored in the spec
     "vllm_api_key": _row(SECRET, "secrets.VLLM_API_KEY", "clients must send it; lives in a 0600 file"),
     # gate: how a release is judged
@@ -94,5 +95,5 @@ def effect_of(spec_field: str) -> str:
 
 def strongest(effects: List[str]) -> str:
     """The effect that covers all others: a new release restarts and measures anyway."""
-    order = [NOTHING, DECIDE, MEASURE, RESTART, NEW_RELEASE]
+    order = [NOTHING, DECIDE, MEASURE, RESTART, NEW_RELEASE, TEARDOWN]
     return max(effects, key=order.index, default=NOTHING)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from .layout import Home
 
 EXIT_PASS = 0
-EXIT_FAILED = 1  # an error; what serves has not been touched, or an open switch is left to the next run
+EXIT_FAILED = 1  # an error before or after a switch: what serves has not been touched
 EXIT_RESTORED = 10  # refused by the gate or never came up; what served before serves
 EXIT_UNRESTORED = 11  # and what served before did not come back
 EXIT_REFUSED = 12  # red evidence: not even tried
+EXIT_INTERRUPTED = 70  # an open switch: no verdict, so the job's manager runs it again
 VERDICT_EXIT_CODES = (EXIT_PASS, EXIT_FAILED, EXIT_RESTORED, EXIT_UNRESTORED, EXIT_REFUSED)
 
 

@@ -143,7 +143,7 @@ def test_two_in_one_second_are_two_files_and_the_later_one_is_the_latest(home: H
     paths = [evidence.store(home, build(name)) for name in ["healthy"] * 10 + ["wrong-mask"]]
     assert len(set(paths)) == 11
     assert os.path.basename(paths[0]) == "20261130T163005Z.json"
-    found = evidence.latest(home, build()["release"], build()["gate_digest"], IDENTITY)
+    found = evidence.latest(home, build()["release"], build()["gate_digest"], IDENTITY, now=NOW)
     assert found is not None and found["verdict"] == "fail"
     assert sorted(os.listdir(os.path.dirname(paths[0]))) == sorted(map(os.path.basename, paths))
 
@@ -154,29 +154,39 @@ def test_the_latest_is_of_this_release_gate_and_hardware(home: Home) -> None:
     evidence.store(home, build(now=NOW - 50, gate={**GATE, "concurrency": 4}))
     evidence.store(home, build(now=NOW - 40, identity={**IDENTITY, "driver": "580.1"}))
     evidence.store(home, build(now=NOW - 30, serve={**SERVE, "served_model_name": "other"}))
-    found = evidence.latest(home, release, gate, IDENTITY)
+    found = evidence.latest(home, release, gate, IDENTITY, now=NOW)
     assert found is not None and found["time"] == "2026-11-30T16:28:25Z"
-    assert evidence.latest(home, "0123456789ab", gate, IDENTITY) is None
+    assert evidence.latest(home, "0123456789ab", gate, IDENTITY, now=NOW) is None
+
+
+def test_what_a_fast_clock_has_dated_does_not_stay_the_newest(home: Home) -> None:
+    evidence.store(home, build("healthy", now=NOW))
+    evidence.store(home, build("wrong-mask", now=NOW + 86400))
+    for now, verdict in ((NOW, "pass"), (NOW + 86400, "fail")):
+        found = evidence.latest(home, build()["release"], build()["gate_digest"], IDENTITY, now=now)
+        assert found is not None and found["verdict"] == verdict
 
 
 def test_the_latest_green_is_the_newest_pass_over_all_releases(home: Home) -> None:
     gate = build()["gate_digest"]
-    assert evidence.latest_green(home, gate) is None
+    assert evidence.latest_green(home, gate, SERVE["target"], now=NOW) is None
     other = {**SERVE, "served_model_name": "other"}
     evidence.store(home, build("healthy", now=NOW - 100))
     newer = build("healthy", now=NOW - 50, serve=other)
     evidence.store(home, newer)
     evidence.store(home, build("wrong-mask", now=NOW))
-    found = evidence.latest_green(home, gate)
+    found = evidence.latest_green(home, gate, SERVE["target"], now=NOW)
     assert found is not None and found["time"] == newer["time"]
-    older = evidence.latest_green(home, gate, exclude=newer["release"])
-    assert older is not None and older["time"] == "2026-11-30T16:28:25Z"
-    assert evidence.latest_green(home, "another gate") is None
+    another = {**SERVE, "target": {"source": "local", "digest": "another"}}
+    evidence.store(home, build("healthy", now=NOW - 10, serve=another))
+    same = evidence.latest_green(home, gate, SERVE["target"], now=NOW)
+    assert same is not None and same["time"] == newer["time"], "another target is no reference, nor hides one"
+    assert evidence.latest_green(home, "another gate", SERVE["target"], now=NOW) is None
 
 
 def test_a_green_one_without_speculation_is_no_reference(home: Home) -> None:
     evidence.store(home, build("no-speculation"))
-    assert evidence.latest_green(home, build()["gate_digest"]) is None
+    assert evidence.latest_green(home, build()["gate_digest"], SERVE["target"], now=NOW) is None
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b'{"verdict": "pass"}', None])
@@ -188,10 +198,10 @@ def test_a_broken_file_is_skipped_and_named(home: Home, content: bytes | None) -
     else:
         Path(broken).write_bytes(content)
     named: list[str] = []
-    found = evidence.latest(home, build()["release"], build()["gate_digest"], IDENTITY, named)
+    found = evidence.latest(home, build()["release"], build()["gate_digest"], IDENTITY, named, now=NOW)
     assert found is not None and found["verdict"] == "pass"
     assert named == [broken]
-    assert evidence.latest_green(home, build()["gate_digest"]) is not None
+    assert evidence.latest_green(home, build()["gate_digest"], SERVE["target"], now=NOW) is not None
 
 
 def test_what_is_no_evidence_by_name_is_left_alone(home: Home) -> None:
@@ -200,7 +210,7 @@ def test_what_is_no_evidence_by_name_is_left_alone(home: Home) -> None:
     path.with_name(".20261201T000000Z.1").write_text("x")  # of a store that was killed
     (Path(home.path("evidence")) / "stray.json").write_text("{}")
     named: list[str] = []
-    assert evidence.latest_green(home, build()["gate_digest"], broken=named) is not None
+    assert evidence.latest_green(home, build()["gate_digest"], SERVE["target"], named, now=NOW) is not None
     assert named == []
 
 

@@ -8,13 +8,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from draftgate import agent, files, host, journal, progress
+from draftgate import agent, files, host, journal, progress, removal
 from draftgate.errors import HostError, InputError
 from draftgate.layout import Home
-from draftgate.release import seconds_of
+from draftgate.options import checked, seconds_of
 
 
 def test_a_torn_last_line_is_dropped_and_the_next_is_whole(tmp_path: Path) -> None:
@@ -96,6 +97,73 @@ def test_an_archive_under_a_wrong_digest_is_refused(tmp_path: Path, repo: Path) 
     with pytest.raises(HostError, match="digest"):
         agent.install(home, "0" * 64, archive, sys.executable)
     assert agent.installed(home) == ""
+
+
+def test_a_write_that_a_full_disk_cut_short_is_no_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = journal.Journal(str(tmp_path / "j"), lambda: 1.0)
+    log.append("prepared")
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: real(descriptor, data[: len(data) // 2]))
+    with pytest.raises(OSError, match="No space left"):
+        log.append("started")
+    monkeypatch.undo()
+    log.append("failed")
+    assert [entry["state"] for entry in log.entries()] == ["prepared", "failed"]
+
+
+@pytest.mark.parametrize("path", ["", " ", "/", "~", "~/", "/home/.."])
+def test_a_home_is_a_directory_of_its_own(path: str) -> None:
+    with pytest.raises(InputError, match="draftgate_home"):
+        Home.at(path)
+
+
+def test_removal_touches_only_an_installation(tmp_path: Path) -> None:
+    home = Home(str(tmp_path / "photos"))
+    (tmp_path / "photos" / "logs").mkdir(parents=True)
+    (tmp_path / "photos" / "beach.jpg").touch()
+    gone: list[str] = []
+    manager: Any = SimpleNamespace(shutdown=lambda: gone.append("manager"))
+    with pytest.raises(HostError, match=r"beach\.jpg"):
+        removal.absent(home, manager, purge=True, check=False)
+    (tmp_path / "photos" / "state").mkdir()
+    result = removal.absent(home, manager, purge=True, check=False)
+    assert os.listdir(home.root) == ["beach.jpg"] and result["kept"] == [home.path("beach.jpg")]
+    assert gone == ["manager"]
+
+
+def test_pruning_keeps_what_is_needed(tmp_path: Path) -> None:
+    home = Home(str(tmp_path))
+    place = {"secrets": {"VLLM_API_KEY": "a" * 64}}
+    active = {"deployment": {"release": "r1", "place": place}, "previous": {"release": "r0", "place": place}}
+    files.write_json(home.active, active)
+    for age, name in enumerate(["r9", "r8", "r7", "r1", "r0"]):
+        files.write_json(home.release_spec(name), {})
+        os.utime(home.release(name), (1000 - age, 1000 - age))
+    for name in ("key", "VLLM_API_KEY.aaaaaaaaaaaa", "VLLM_API_KEY.bbbbbbbbbbbb"):
+        files.write_atomic(os.path.join(home.secrets, name), b"x", 0o600)
+    assert removal.pruned(home, 2, check=True)["removed"] == [
+        "releases/r7",
+        "secrets/VLLM_API_KEY.bbbbbbbbbbbb",
+    ]
+    removal.pruned(home, 2, check=False)
+    assert sorted(os.listdir(tmp_path / "releases")) == ["r0", "r1", "r8", "r9"]
+    assert sorted(os.listdir(home.secrets)) == ["VLLM_API_KEY.aaaaaaaaaaaa", "key"]
+
+
+@pytest.mark.parametrize(("value", "meant"), [("false", False), ("no", False), (True, True), ("true", True)])
+def test_text_of_a_switch_option_means_what_it_says(value: object, meant: bool) -> None:
+    assert checked({"retry": value})["retry"] is meant
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"retry": "maybe"}, {"on_failure": "panic"}, {"strategy": "yolo"}, {"typo": 1}, {"time_limit": "x"}],
+)
+def test_an_option_without_meaning_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        checked(given)
 
 
 def test_a_secret_is_a_private_file_and_a_keyed_digest(tmp_path: Path) -> None:

@@ -46,12 +46,13 @@ ACTION_OF_EFFECT = {
     variables.RESTART: plan.SWITCH,
     variables.MEASURE: plan.MEASURE,
     variables.DECIDE: plan.DECIDE,
+    variables.TEARDOWN: plan.REFUSE,
 }
 
 
 def serving(**more: Any) -> plan.Facts:
     active = {"deployment": spec.deployment(SPEC)}
-    return plan.Facts(**{"active": active, "running": True, "evidence_valid": True, **more})
+    return plan.Facts(**{"active": active, "answers": True, "evidence_valid": True, **more})
 
 
 def test_every_variable_of_the_table_has_its_row_here() -> None:
@@ -82,7 +83,7 @@ RED = {"time": "2026-11-30T10:00:00Z", "reason": "τ 1.02 is below 2.0"}
     [
         (SPEC, {}, serving(), plan.NONE),
         (SPEC, {}, plan.Facts(), plan.SWITCH),
-        (SPEC, {}, serving(running=False), plan.START),
+        (SPEC, {}, serving(answers=False), plan.START),
         (SPEC, {}, serving(evidence_valid=False, evidence_why="it is 31 days old"), plan.MEASURE),
         (changed("serve.args.dtype", "x"), {}, serving(red=RED), plan.REFUSE),
         (changed("serve.args.dtype", "x"), {"retry": True}, serving(red=RED), plan.SWITCH),
@@ -98,7 +99,7 @@ def test_the_cheapest_action(
 def test_a_standing_fallback_is_not_tried_again_and_says_so() -> None:
     wished = changed("serve.args.dtype", "x")
     active = {"deployment": spec.without_speculation(spec.deployment(wished)), "fallback_of": "r"}
-    facts = plan.Facts(active=active, running=True, evidence_valid=True, red=RED)
+    facts = plan.Facts(active=active, answers=True, evidence_valid=True, red=RED)
     made = plan.plan_change(wished, {"on_failure": "fallback"}, facts)
     assert made.action == plan.NONE and "without speculation" in made.warning and "τ 1.02" in made.warning
 
@@ -113,7 +114,7 @@ def test_a_standing_fallback_is_not_tried_again_and_says_so() -> None:
         ("place.backend", "docker", "place.backend is 'docker'"),
         ("serve.served_model_name", "", "serve.served_model_name is empty"),
         ("serve.engine", {"name": "vllm"}, "serve.engine.version is absent"),
-        ("serve.environment.A", 1, "serve.environment.A is 1, not text"),
+        ("serve.environment.A", 1, "serve.environment.A is a int, not text"),
         ("gate.thresholds.acceptance_min_rate", math.nan, "gate.thresholds.acceptance_min_rate is nan"),
         ("gate.typo", 1, "gate.typo is not a field"),
     ],

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 from draftgate import files, host, journal, judge, launch, recovery, spec, switch, verdicts
-from draftgate.backend.base import Job, JobState, Service, ServiceState
+from draftgate.backend.base import ENGINE_PREFIX, Job, JobState, Service, ServiceState
 from draftgate.clocks import Clocks
-from draftgate.errors import HostError, LaunchError
+from draftgate.errors import HostError, InputError, LaunchError
 from draftgate.layout import Home
 
 SERVE = {
@@ -71,6 +71,7 @@ class World:
     kill_at: int | None = None
     effects: int = 0
     launch_error: set[str] = field(default_factory=set)
+    hung: set[str] = field(default_factory=set)
     verdict: str = "pass"
 
     def effect(self, change: Callable[[], None]) -> None:
@@ -83,6 +84,10 @@ class World:
         self.effects += 1
         if self.kill_at is not None and self.effects == self.kill_at:
             raise Killed
+
+    def answers(self, deployment: str) -> bool:
+        name = host.service_name(deployment)
+        return name in self.up - self.hung
 
     def reboot(self) -> None:
         self.up.clear()
@@ -105,6 +110,7 @@ class PlayedBackend:
         return True
 
     def start(self, name: str) -> None:
+        self.world.hung.discard(name)
         assert name in self.world.defined
         assert not self.world.up - {name}, "two engines at once do not fit on the GPUs"
         self.world.effect(lambda: self.world.up.add(name))
@@ -169,7 +175,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
     def ready(_client: Any, _backend: Any, name: str, **_rest: Any) -> Any:
         world().seconds += 10
-        if name in world().launch_error:
+        if name in world().launch_error | world().hung:
             raise LaunchError("starting the engine", "it died", details={"cause": "contract", "log_tail": []})
         return SimpleNamespace(pid=1, version="0.32.0", seconds=10.0)
 
@@ -180,6 +186,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     monkeypatch.setattr(journal.Journal, "append", played_append)
     monkeypatch.setattr(host, "write_active", played_pointer)
     monkeypatch.setattr(host, "boot_id", lambda: world().boot)
+    monkeypatch.setattr(host, "answers", lambda _home, deployed: world().answers(deployed["id"]))
     monkeypatch.setattr(launch, "wait_ready", ready)
     monkeypatch.setattr(launch, "require_port", lambda *_: None)
     monkeypatch.setattr(
@@ -198,14 +205,21 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     yield fresh
 
 
-def machine(home: Home, world: World) -> switch.Switch:
-    clocks = Clocks(now=lambda: world.seconds, boottime=lambda: world.seconds, sleep=lambda _s: None)
-    return switch.Switch(home, PlayedBackend(world), clocks, lambda *_: None)
+def machine(home: Home, world: World, attempt: str = "") -> switch.Switch:
+    return switch.Switch(home, PlayedBackend(world), clocks(world), lambda *_: None, attempt=attempt)
+
+
+def clocks(world: World) -> Clocks:
+    return Clocks(now=lambda: world.seconds, boottime=lambda: world.seconds, sleep=lambda _s: None)
+
+
+def converged(home: Home, world: World, attempt: str, wished: dict[str, Any]) -> dict[str, Any]:
+    return switch.converge(machine(home, world, attempt), {**wished, "attempt": attempt})
 
 
 def first(home: Home, world: World) -> str:
     """A green first deploy; the id of what it activated."""
-    result = switch.converge(machine(home, world), "first", wish(home))
+    result = converged(home, world, "first", wish(home))
     assert result["ended"] == journal.ACTIVATED
     return str(spec.deployment(wish(home)["spec"])["id"])
 
@@ -245,14 +259,14 @@ def test_killed_anywhere_exactly_one_activated_release_serves(
         aftermath(world, after if killed else AFTERMATHS[0])
         # The job is started again by its manager; after a reboot or by hand it is ``recover``.
         if killed and after == "job restarted":
-            switch.converge(machine(home, world), "second", wished)
+            converged(home, world, "second", wished)
         else:
             machine(home, world).settle()
         _assert_sound(home, world, {before, candidate["id"], _fallback(candidate, on_failure)}, number)
         if on_failure != "stop" and earlier:
             assert world.up, f"killed at effect {number}: nothing serves though something did before"
         world.verdict, world.launch_error = "pass", set()
-        result = switch.converge(machine(home, world), "again", wished)
+        result = converged(home, world, "again", wished)
         assert result["exit"] == verdicts.EXIT_PASS, (number, result)
         _assert_sound(home, world, {candidate["id"]}, number)
     assert number > 10, "the walk has at least that many places to die"
@@ -261,7 +275,7 @@ def test_killed_anywhere_exactly_one_activated_release_serves(
 def _attempt(home: Home, world: World, wished: dict[str, Any]) -> bool:
     """Whether the kill struck before the switch ended."""
     try:
-        switch.converge(machine(home, world), "second", wished)
+        converged(home, world, "second", wished)
     except Killed:
         return True
     world.kill_at = None
@@ -276,7 +290,7 @@ def _assert_sound(home: Home, world: World, allowed: set[str | None], number: in
     """The pointer and the processes say the same, and nothing is left open or over."""
     active = host.read_active(home)
     serving = active["deployment"]["id"] if active else None
-    running = {name[len(host.ENGINE_PREFIX) :] for name in world.up}
+    running = {name[len(ENGINE_PREFIX) :] for name in world.up}
     assert running == ({serving} if serving else set()), (
         f"killed at effect {number}: {running} beside {serving}"
     )
@@ -306,7 +320,7 @@ def test_how_a_switch_ends(
     candidate = spec.deployment(wished["spec"])
     world.verdict = "pass" if outcome == "launch" else outcome
     world.launch_error = {host.service_name(candidate["id"])} if outcome == "launch" else set()
-    result = switch.converge(machine(home, world), "second", wished)
+    result = converged(home, world, "second", wished)
     ids = {
         "candidate": candidate["id"],
         "previous": before,
@@ -327,7 +341,7 @@ def test_a_previous_that_does_not_come_back_is_said_and_not_hidden(
     before = first(home, world)
     world.verdict = "fail"
     world.launch_error = {host.service_name(before)}
-    result = switch.converge(machine(home, world), "second", wish(home, num_speculative_tokens=5))
+    result = converged(home, world, "second", wish(home, num_speculative_tokens=5))
     assert (result["ended"], result["exit"]) == (journal.UNRESTORED, verdicts.EXIT_UNRESTORED)
     assert "did not come back" in result["reason"] and "τ 1.02" in result["reason"]
 
@@ -337,23 +351,121 @@ def test_a_gate_change_measures_the_same_process_again(stage: Callable[[], tuple
     before = first(home, world)
     wished = wish(home)
     wished["spec"]["gate"] = {**GATE, "concurrency": 2}
-    result = switch.converge(machine(home, world), "second", wished)
+    result = converged(home, world, "second", wished)
     active = host.read_active(home)
     assert active and active["deployment"]["gate"]["concurrency"] == 2 and active["switch"] == "second"
 
     wished["spec"]["gate"] = {**GATE, "concurrency": 3}
     world.verdict = "fail"
-    result = switch.converge(machine(home, world), "third", wished)
+    result = converged(home, world, "third", wished)
     assert result["ended"] == journal.RESTORED and result["exit"] == verdicts.EXIT_RESTORED
     assert world.up == {host.service_name(before)}, "a red gate of the serving release leaves it serving"
 
 
+def test_what_hangs_is_started_again(stage: Callable[[], tuple[Home, World]]) -> None:
+    home, world = stage()
+    before = first(home, world)
+    world.hung = {host.service_name(before)}
+    result = converged(home, world, "second", wish(home))
+    assert result["exit"] == verdicts.EXIT_PASS
+    assert world.answers(before)
+
+
+def test_what_another_attempt_left_open_is_restored_first(stage: Callable[[], tuple[Home, World]]) -> None:
+    """``recover`` and a new wish must not push an unproven candidate forward."""
+    home, world = stage()
+    before = first(home, world)
+    world.effects, world.kill_at = 0, 3
+    with pytest.raises(Killed):
+        converged(home, world, "second", wish(home, num_speculative_tokens=5))
+    world.kill_at = None
+    machine(home, world).settle()
+    assert world.up == {host.service_name(before)}
+    ended = journal.Journal(home.journal, lambda: 0.0).entries()[-1]
+    assert (ended["state"], ended["cause"]) == (journal.RESTORED, "interrupted")
+
+
+@pytest.mark.parametrize("state", [journal.PREVIOUS_STOPPED, journal.STARTED, journal.GATED])
+def test_a_bug_or_a_full_disk_brings_back_what_served(
+    stage: Callable[[], tuple[Home, World]], monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    home, world = stage()
+    before = first(home, world)
+    append = journal.Journal.append
+    failed: list[str] = []
+
+    def full(self: journal.Journal, wanted: str, **fields: Any) -> dict[str, Any]:
+        if wanted == state and not failed:
+            failed.append(wanted)
+            raise OSError(28, "No space left on device")
+        return append(self, wanted, **fields)
+
+    monkeypatch.setattr(journal.Journal, "append", full)
+    result = converged(home, world, "second", wish(home, num_speculative_tokens=5))
+    assert result["ended"] == journal.RESTORED and "No space left" in result["reason"]
+    assert world.up == {host.service_name(before)}
+
+
+def test_a_job_that_ends_with_an_open_switch_gives_no_verdict(
+    stage: Callable[[], tuple[Home, World]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its manager starts it again then; a verdict's exit code would end it for good."""
+    home, world = stage()
+    first(home, world)
+    wished = {**wish(home, num_speculative_tokens=5), "attempt": "second"}
+    files.write_json(home.wish, wished)
+    monkeypatch.setattr(PlayedBackend, "remove", _broken)
+    code = switch.run(machine(home, world, "second"))
+    assert code not in verdicts.VERDICT_EXIT_CODES
+    monkeypatch.undo()
+
+
+def _broken(*_: Any) -> None:
+    raise HostError("stopping", "processes do not end after SIGKILL")
+
+
+def test_a_wish_of_another_attempt_is_not_carried_out(stage: Callable[[], tuple[Home, World]]) -> None:
+    home, world = stage()
+    first(home, world)
+    theirs = {**wish(home, num_speculative_tokens=5), "attempt": "theirs"}
+    with pytest.raises(InputError, match="theirs"):
+        switch.converge(machine(home, world, "mine"), theirs)
+
+
+def test_a_fallback_that_is_wished_later_is_no_fallback_any_more(
+    stage: Callable[[], tuple[Home, World]],
+) -> None:
+    home, world = stage()
+    first(home, world)
+    wished = wish(home, num_speculative_tokens=5)
+    wished["options"]["on_failure"] = "fallback"
+    world.verdict = "fail"
+    assert converged(home, world, "second", wished)["fallback"]
+    active = host.read_active(home)
+    assert active and active["evidence"] is None, "the refused candidate's evidence is not what serves"
+    world.verdict = "pass"
+    converged(home, world, "third", wish(home, drafter=None, num_speculative_tokens=0))
+    active = host.read_active(home)
+    assert active and active["fallback_of"] is None and active["evidence"]
+
+
+def test_another_port_keeps_the_release_before(stage: Callable[[], tuple[Home, World]]) -> None:
+    home, world = stage()
+    first(home, world)
+    converged(home, world, "second", wish(home, num_speculative_tokens=5))
+    moved = wish(home, num_speculative_tokens=5)
+    moved["spec"]["place"]["port"] = 8001
+    converged(home, world, "third", moved)
+    active = host.read_active(home)
+    assert active and active["previous"]["serve"]["num_speculative_tokens"] == 7
+
+
 def test_only_one_switch_at_a_time(stage: Callable[[], tuple[Home, World]]) -> None:
-    home, _world = stage()
+    home, world = stage()
     with (
-        switch.exclusive(home, "attempt one, pid 1"),
+        switch.exclusive(home, "attempt one, pid 1", clocks(world)),
         pytest.raises(HostError, match="attempt one"),
-        switch.exclusive(home, "attempt two, pid 2"),
+        switch.exclusive(home, "attempt two, pid 2", clocks(world)),
     ):
         pass
 
@@ -379,6 +491,8 @@ ENTRY: dict[str, Any] = {
         ([], {"active": "old", "running": frozenset({"old"})}, recovery.NOTHING),
         ([], {"active": "old", "running": frozenset({"old", "x"})}, recovery.STOP_STRAYS),
         ([ENTRY], {}, recovery.STOP_PREVIOUS),
+        ([ENTRY], {"attempt": "another"}, recovery.RESTORE),
+        ([ENTRY], {"attempt": ""}, recovery.RESTORE),
         ([ENTRY], {"boottime": 101.0}, recovery.RESTORE),
         ([ENTRY], {"boot_id": "other"}, recovery.RESTORE),
         ([ENTRY, {"state": "previous_stopped"}], {}, recovery.START_CANDIDATE),
@@ -399,6 +513,8 @@ ENTRY: dict[str, Any] = {
 )
 def test_next_action(states: list[dict[str, Any]], observed: dict[str, Any], expected: str) -> None:
     seen = recovery.Observed(
-        **{"active": "old", "boot_id": "b", "boottime": 50.0, **observed} if states else observed
+        **{"active": "old", "boot_id": "b", "boottime": 50.0, "attempt": "this", **observed}
+        if states
+        else observed
     )
     assert recovery.next_action(states, seen).name == expected

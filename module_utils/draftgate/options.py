@@ -1,0 +1,64 @@
+"""How to get there: the options of a switch. None of them is part of the spec."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Dict, Mapping
+
+from .errors import InputError
+
+DEFAULTS: Dict[str, Any] = {
+    "strategy": "in_place",
+    "on_failure": "restore",
+    "retry": False,
+    "time_limit": "30 m",
+    "evidence_max_age": "30 d",
+}
+ON_FAILURE = ("restore", "fallback", "stop")
+STRATEGIES = ("in_place",)
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_WORDS = {"true": True, "yes": True, "false": False, "no": False}
+
+
+def checked(given: Mapping[str, Any]) -> Dict[str, Any]:
+    """Defaults filled in, meaning checked: times in seconds, ``retry`` a bool.
+
+    ``-e name=value`` makes every value text, so text is read for what it says.
+
+    :raises InputError: an unknown option or a value without meaning, by the variable's name.
+    """
+    options = {**DEFAULTS, **{name: value for name, value in given.items() if value is not None}}
+    unknown = sorted(set(options) - set(DEFAULTS))
+    if unknown:
+        raise InputError("reading the options of the switch", f"{', '.join(unknown)} is no option")
+    return {
+        "strategy": _one_of("the strategy", options["strategy"], STRATEGIES),
+        "on_failure": _one_of("acceptance_on_failure", options["on_failure"], ON_FAILURE),
+        "retry": _yes_or_no("acceptance_retry", options["retry"]),
+        "time_limit": seconds_of("draftgate_switch_time_limit", options["time_limit"]),
+        "evidence_max_age": seconds_of("acceptance_evidence_max_age", options["evidence_max_age"]),
+    }
+
+
+def seconds_of(name: str, value: Any) -> float:
+    """``90``, ``"90 s"``, ``"30 m"``, ``"12 h"``, ``"30 d"`` → seconds above 0.
+
+    :raises InputError: anything else, with ``name``.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", str(value).strip())
+    if isinstance(value, bool) or not found or float(found.group(1)) <= 0:
+        raise InputError(f"reading {name}", repr(value), "a time above 0 as in 90, '30 m', '12 h' or '30 d'")
+    return float(found.group(1)) * _UNITS[found.group(2)]
+
+
+def _one_of(name: str, value: Any, choices: tuple[str, ...]) -> str:
+    if value not in choices:
+        raise InputError(f"reading {name}", repr(value), " or ".join(choices))
+    return str(value)
+
+
+def _yes_or_no(name: str, value: Any) -> bool:
+    word = str(value).strip().lower()
+    if word not in _WORDS:
+        raise InputError(f"reading {name}", repr(value), "true or false")
+    return _WORDS[word]
