@@ -65,6 +65,11 @@ class Done:
         return "\n".join(line for _, line in self.lines)
 
     @property
+    def told(self) -> str:
+        """The output with Ansible's line breaks folded."""
+        return " ".join(self.output.split())
+
+    @property
     def seconds(self) -> float:
         return self.lines[-1][0] if self.lines else 0.0
 
