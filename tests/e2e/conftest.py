@@ -43,6 +43,8 @@ def install(slot: Path) -> Iterator[Install]:
     """``install(name, **fields)``: a bare installation of this session, removed at its end."""
     made: list[Installation] = []
     ports = (port for port in _PORTS if processes.port_free("127.0.0.1", port))
+    for agent in slot.glob("*/agent"):
+        Installation(agent.parent, next(ports), slot / "reports").remove()
 
     def make(name: str, **fields: object) -> Installation:
         one = Installation(slot / name, next(ports), slot / f"{name}-reports", **fields)  # type: ignore[arg-type]

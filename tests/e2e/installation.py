@@ -33,7 +33,7 @@ RUNTIMES = Path(os.environ.get("DRAFTGATE_CACHE") or Path.home() / ".cache" / "d
 
 # A start takes 30 s on a quiet machine of two cores and 150 s on a busy one; a restore starts again.
 START_SECONDS = 300.0
-DEPLOY_SECONDS = 900.0
+DEPLOY_SECONDS = 1500.0  # the first one may install the runtime
 
 Process = tuple[int, int]
 """A process that no other one can be taken for: pid and start time."""

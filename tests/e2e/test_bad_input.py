@@ -126,7 +126,9 @@ def test_one_clear_error(done: Done, homes: Path, name: str) -> None:
 def full(slot: Path, install: Install) -> Iterator[Installation]:
     """A home on a file system of its own that has no room for what a deploy brings."""
     point = slot / "full"
-    point.mkdir()
+    point.mkdir(exist_ok=True)
+    if point.is_mount():
+        subprocess.run(["umount", str(point)], check=True)  # of a run that was killed
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(point)],
         capture_output=True,

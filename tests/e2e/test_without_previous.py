@@ -15,7 +15,7 @@ from draftgate import processes
 from tests.e2e.conftest import Install
 from tests.e2e.installation import Installation
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]
 
 # One kind of prompts is enough to see that nothing is accepted, and takes seconds in place of a minute.
 BRIEF = {"acceptance_workloads": ["json"]}
