@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Tuple
 
 from .canonical import canonical_json
 from .errors import InputError
@@ -31,12 +31,13 @@ OWN_VARIABLE: Dict[str, str] = {
 }
 """Options that are not for ``vllm_server_args`` -> what sets them instead."""
 
+_NO_HUB = "none: the engine asks no hub, its models lie in the store (target_path, drafter_path)"
 _OWN_ENVIRONMENT: Dict[str, str] = {
     "VLLM_API_KEY": "vllm_api_key",
-    "HF_TOKEN": _SECRET,
-    "HUGGING_FACE_HUB_TOKEN": _SECRET,
+    "HF_TOKEN": _NO_HUB,
+    "HUGGING_FACE_HUB_TOKEN": _NO_HUB,
     "TMPDIR": "none: each service has a private one",
-    "CUDA_VISIBLE_DEVICES": "vllm_gpus",
+    "CUDA_VISIBLE_DEVICES": "none: the engine may use every GPU of its host",
     "CUDA_DEVICE_ORDER": "none: it is PCI_BUS_ID",
     "DRAFTGATE_SERVICE": "none: it marks the service's processes",
     "SPT_NOENV": "none: the processes' mark depends on it",
@@ -53,9 +54,18 @@ _QUIET = {
 """What every engine gets unless the spec says otherwise: everything is on the disk already, so nobody is
 called at a start (an offline host must come up), and what it writes lies below the home."""
 
+_PLACES = ("cache", "home", "runtime")
+"""What a placeholder in an environment variable may name."""
+
 _METRICS_SINCE = (0, 32)
 _OPTION = re.compile(r"[a-z][a-z0-9_]*")
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# A whole word of the name: TOKENIZERS_PARALLELISM and HF_TOKEN_PATH are none.
+_SECRET_NAME = re.compile(
+    r"(?i)(?:^|_)(?:api_?key|token|(?:access|private|secret)_key(?:_id)?|secret|password|passwd|credentials?)$"
+)
+_SECRET_TEXT = re.compile(r"\bhf_[A-Za-z0-9]{16,}|://[^/\s:@]*:[^/\s@]+@")
 
 
 def engine_argv(serve: Mapping[str, Any], place: Mapping[str, Any], paths: Mapping[str, str]) -> List[str]:
@@ -175,29 +185,50 @@ def _value_problems(name: str, value: Any, in_list: bool) -> List[str]:
     return []
 
 
+def validate_environment(environment: Mapping[Any, Any]) -> None:
+    """Raise one :class:`InputError` that names every variable of ``vllm_environment`` that cannot be given.
+
+    No value is shown: what was put here may be a secret, and an error ends up in logs.
+    """
+    problems = [
+        problem for name in sorted(environment, key=str) for problem in _refusals(name, environment[name])
+    ]
+    if problems:
+        raise InputError(
+            "reading vllm_environment",
+            "; ".join(problems),
+            "variables without one of their own, as text and without secrets",
+            details={"problems": problems},
+        )
+
+
+def _refusals(name: Any, text: Any) -> List[str]:
+    if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
+        return [f"{name!r} is no variable's name"]
+    if name in _OWN_ENVIRONMENT:
+        return [f"{name} is set by {_OWN_ENVIRONMENT[name]}"]
+    if not isinstance(text, str):
+        return [f"{name} is of type {type(text).__name__}, not text (put it in quotes)"]
+    if "\0" in text:
+        return [f"{name} holds a NUL byte"]
+    if _SECRET_NAME.search(name) or _SECRET_TEXT.search(text):
+        return [
+            f"{name} looks like a secret, and vllm_environment is shown by --diff and kept as it is "
+            "(the engine's own key is vllm_api_key; give any other as a file that the engine reads)"
+        ]
+    unknown = sorted(set(_PLACEHOLDER.findall(text)) - set(_PLACES))
+    choices = ", ".join(f"{{{place}}}" for place in _PLACES)
+    return [f"{name} holds {{{unknown[0]}}}, which is none of {choices}"] if unknown else []
+
+
 def engine_environment(serve: Mapping[str, Any], paths: Mapping[str, str]) -> Dict[str, str]:
     """The engine's environment, sorted, without secrets.
 
     :param paths: what the placeholders mean: ``runtime``, ``cache``, ``home``.
-    :raises InputError: an unknown placeholder, or a variable that is not for ``vllm_environment``.
+    :raises InputError: see :func:`validate_environment`.
     """
-    known = {name: paths[name] for name in ("runtime", "cache", "home")}
+    validate_environment(serve["environment"])
     merged = {**_QUIET, **serve["environment"]}
-    return {name: _resolved(name, merged[name], known) for name in sorted(merged)}
-
-
-def _resolved(name: str, text: Any, known: Mapping[str, str]) -> str:
-    doing = "reading vllm_environment"
-    if name in _OWN_ENVIRONMENT:
-        owner = _OWN_ENVIRONMENT[name]
-        raise InputError(doing, f"{name} is set by {owner}", "variables without one of their own")
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or not isinstance(text, str) or "\0" in text:
-        raise InputError(doing, f"{name!r} is {text!r}", "a variable's name, and text")
-    unknown = sorted({found for found in _PLACEHOLDER.findall(text) if found not in known})
-    if unknown:
-        raise InputError(doing, f"{name} holds {{{unknown[0]}}}", _choices(sorted(known)))
-    return _PLACEHOLDER.sub(lambda found: known[found.group(1)], text)
-
-
-def _choices(names: Sequence[str]) -> str:
-    return f"one of {', '.join(f'{{{name}}}' for name in names)}"
+    return {
+        name: _PLACEHOLDER.sub(lambda found: paths[found.group(1)], merged[name]) for name in sorted(merged)
+    }

@@ -9,6 +9,7 @@ from . import decision, gate, prompts, suspects
 from .engine_client import EngineClient
 from .errors import DraftgateError, InputError
 from .progress import silent
+from .sampling import Sampling
 
 _DOING = "gating an endpoint"
 
@@ -25,7 +26,7 @@ def run(given: Mapping[str, Any], check: bool = False) -> Dict[str, Any]:
     settings = _settings(given, prompts.digest(prompt_set))
     loaded = prompts.load(prompt_set)
     gate.select(loaded, settings["workloads"])
-    gate.Sampling.of(settings)
+    Sampling.of(settings)
     client = EngineClient.at(given["endpoint"], _api_key(given))
     told = {"changed": False, "prompts": settings["prompts"], "thresholds": settings["thresholds"]}
     if check:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from .engine_client import ChatResult, EngineClient
 from .errors import InputError, MeasureError
 from .metrics import Acceptance, Counters, parse_spec_decode, request_acceptance
 from .progress import Report
 from .prompts import Prompt
+from .sampling import Sampling
 
 MAX_PASSES = 4
 """How often the prompts are gone over at most, to reach acceptance_min_drafts."""
@@ -152,39 +153,6 @@ def select(prompts: Sequence[Prompt], workloads: Optional[Sequence[str]]) -> Dic
             "choosing the gate's prompts", observed, f"some of {', '.join(kinds)}, or null for all"
         )
     return {kind: kinds[kind] for kind in kinds if kind in wished}
-
-
-class Sampling(NamedTuple):
-    """How answers are sampled. ``max_tokens`` null: as each prompt says."""
-
-    temperature: float
-    seed: Optional[int]
-    max_tokens: Optional[int]
-
-    @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> Sampling:
-        """From the spec's ``gate`` part; greedy where it says nothing.
-
-        :raises InputError: an unknown key, or a value of another type.
-        """
-        given: Dict[str, Any] = dict(settings.get("sampling") or {})
-        temperature, seed, limit = (
-            given.pop("temperature", 0),
-            given.pop("seed", None),
-            given.pop("max_tokens", None),
-        )
-        numbers = (int, float)
-        rules = [
-            (not given, f"{', '.join(given)} is no setting"),
-            (type(temperature) in numbers and temperature >= 0, f"temperature is {temperature!r}"),
-            (seed is None or type(seed) is int, f"seed is {seed!r}"),
-            (limit is None or (type(limit) is int and limit > 0), f"max_tokens is {limit!r}"),
-        ]
-        wrong = [message for holds, message in rules if not holds]
-        if wrong:
-            expected = "temperature (a number from 0), seed and max_tokens (whole numbers or null)"
-            raise InputError("reading the gate's sampling", "; ".join(wrong), expected)
-        return cls(float(temperature), seed, limit)
 
 
 class _Run:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping
+import os
+from typing import Any, Dict, List, Mapping, Optional
 
 from . import argv, prompts
 from .decision import validate_thresholds
 from .errors import InputError
 from .runtime_lock import read_lock
+from .sampling import Sampling
 
 THRESHOLDS = (
     "acceptance_min_rate",
@@ -29,10 +31,11 @@ def spec_of(
     :param contract: ``{"effective_config": {…}}`` of the drafter.
     :raises InputError: a value has no meaning; one error per kind names all of it.
     """
+    serve = _serve(variables, models, contract)
     return {
-        "serve": _serve(variables, models, contract),
+        "serve": serve,
         "place": _place(variables),
-        "gate": _gate(variables),
+        "gate": _gate(variables, serve["num_speculative_tokens"]),
     }
 
 
@@ -56,12 +59,19 @@ def _serve(
         "num_speculative_tokens": _whole(variables, "num_speculative_tokens") if drafter else 0,
         "served_model_name": str(variables["vllm_served_model_name"]),
         "args": args,
-        "environment": {k: str(v) for k, v in _dict(variables, "vllm_environment").items()},
+        "environment": _environment(_dict(variables, "vllm_environment")),
     }
 
 
+def _environment(given: Mapping[str, Any]) -> Dict[str, Any]:
+    """What YAML reads as a number has a certain text; what it reads as true has not, and is refused."""
+    texts = {name: str(value) if type(value) in (int, float) else value for name, value in given.items()}
+    argv.validate_environment(texts)
+    return texts
+
+
 def _lock_digest(variables: Mapping[str, Any]) -> str:
-    path = str(variables["vllm_runtime_lock"])
+    path = os.path.expanduser(str(variables["vllm_runtime_lock"]))
     lock = read_lock(path)
     if lock.engine_version != str(variables["vllm_version"]):
         raise InputError(
@@ -87,23 +97,45 @@ def _place(variables: Mapping[str, Any]) -> Dict[str, Any]:
     }
 
 
-def _gate(variables: Mapping[str, Any]) -> Dict[str, Any]:
-    thresholds = {name: number(variables[name]) for name in THRESHOLDS}
-    validate_thresholds(thresholds)
+def _gate(variables: Mapping[str, Any], num_speculative_tokens: int) -> Dict[str, Any]:
     prompt_set = _read(str(variables["acceptance_prompts"]), "acceptance_prompts")
-    known = {prompt.workload for prompt in prompts.load(prompt_set)}
-    wanted = variables["acceptance_workloads"]
-    unknown = sorted(set(wanted or ()) - known)
-    if unknown:
-        raise InputError("reading acceptance_workloads", ", ".join(unknown), ", ".join(sorted(known)))
+    sampling = _dict(variables, "acceptance_sampling")
+    Sampling.of({"sampling": sampling})
     return {
         "prompts": {"digest": prompts.digest(prompt_set)},
-        "sampling": _dict(variables, "acceptance_sampling"),
+        "sampling": sampling,
         "template": _dict(variables, "acceptance_template"),
-        "workloads": sorted(wanted) if wanted else None,
+        "workloads": _workloads(variables["acceptance_workloads"], prompt_set),
         "concurrency": _whole(variables, "acceptance_concurrency"),
-        "thresholds": thresholds,
+        "thresholds": _thresholds(variables, num_speculative_tokens),
     }
+
+
+def _thresholds(variables: Mapping[str, Any], num_speculative_tokens: int) -> Dict[str, Any]:
+    thresholds = {name: number(variables[name]) for name in THRESHOLDS}
+    validate_thresholds(thresholds, num_speculative_tokens)
+    if thresholds["acceptance_min_speedup"] is not None:
+        raise InputError(
+            "reading acceptance_min_speedup",
+            "not judged yet, because no baseline without speculation is measured",
+            "null",
+            "Leave it null.",
+        )
+    return thresholds
+
+
+def _workloads(wanted: Any, prompt_set: bytes) -> Optional[List[str]]:
+    """Sorted names; None = all of the set. ``-e acceptance_workloads=json,code`` is text."""
+    wanted = number(wanted)
+    names = [name.strip() for name in wanted.split(",")] if isinstance(wanted, str) else wanted or []
+    if not isinstance(names, (list, tuple)):
+        raise InputError("reading acceptance_workloads", repr(wanted), "a list of names")
+    known = {prompt.workload for prompt in prompts.load(prompt_set)}
+    wished = {str(name) for name in names if name}
+    if wished - known:
+        observed = ", ".join(sorted(wished - known))
+        raise InputError("reading acceptance_workloads", observed, ", ".join(sorted(known)))
+    return sorted(wished) or None
 
 
 def _whole(variables: Mapping[str, Any], name: str) -> int:
@@ -131,7 +163,8 @@ def number(value: Any) -> Any:
 def _dict(variables: Mapping[str, Any], name: str) -> Dict[str, Any]:
     value = variables[name]
     if not isinstance(value, Mapping):
-        raise InputError(f"reading {name}", repr(value), "a dict")
+        # vllm_environment is one, and may hold a secret: its value is not shown
+        raise InputError(f"reading {name}", f"it is of type {type(value).__name__}", "a dict")
     return {str(key): _plain(item) for key, item in value.items()}
 
 
@@ -146,7 +179,7 @@ def _plain(value: Any) -> Any:
 
 def _read(path: str, variable: str) -> bytes:
     try:
-        with open(path, "rb") as handle:
+        with open(os.path.expanduser(path), "rb") as handle:
             return handle.read()
     except OSError as exc:
         raise InputError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Dict, List
 
 import pytest
@@ -140,19 +141,57 @@ def test_the_environment_resolves_placeholders_and_is_quiet() -> None:
 @pytest.mark.parametrize(
     ("environment", "said"),
     [
-        ({"A": "{root}/x"}, "{root}"),
+        ({"A": "{root}/x"}, "A holds {root}, which is none of {cache}, {home}, {runtime}"),
         ({"A": "{target}"}, "{target}"),
-        ({"A B": "x"}, "'A B'"),
-        ({"A": 1}, "is 1"),
-        ({"VLLM_API_KEY": "k"}, "vllm_api_key"),
-        ({"CUDA_VISIBLE_DEVICES": "0"}, "vllm_gpus"),
+        ({"A B": "x"}, "'A B' is no variable's name"),
+        ({"": "x"}, "'' is no variable's name"),
+        ({3: "x"}, "3 is no variable's name"),
+        ({"A": 31337}, "A is of type int, not text"),
+        ({"A": None}, "A is of type NoneType, not text"),
+        ({"A": {"b": "hunter2"}}, "A is of type dict, not text"),
+        ({"A": "hunter2\0"}, "NUL"),
+        ({"VLLM_API_KEY": "hunter2"}, "VLLM_API_KEY is set by vllm_api_key"),
+        ({"HF_TOKEN": "hunter2"}, "target_path"),
+        ({"OPENAI_API_KEY": "hunter2"}, "OPENAI_API_KEY looks like a secret"),
+        ({"db_password": "hunter2"}, "db_password looks like a secret"),
+        ({"S3_ACCESS_KEY_ID": "hunter2"}, "looks like a secret"),
+        ({"S3_SECRET_ACCESS_KEY": "hunter2"}, "looks like a secret"),
+        ({"WANDB_TOKEN": "hunter2"}, "the engine's own key is vllm_api_key"),
+        ({"HTTPS_PROXY": "http://me:hunter2@proxy:3128"}, "HTTPS_PROXY looks like a secret"),
+        ({"NOTE": "use hf_abcdefghijklmnop0123"}, "NOTE looks like a secret"),
+        ({"CUDA_VISIBLE_DEVICES": "0"}, "every GPU of its host"),
         ({"SPT_NOENV": ""}, "mark depends on it"),
     ],
 )
-def test_an_environment_that_cannot_be_given_is_named(environment: Dict[str, Any], said: str) -> None:
+def test_an_environment_that_cannot_be_given_is_named_and_not_shown(
+    environment: Dict[Any, Any], said: str
+) -> None:
+    for refuse in (
+        lambda: argv.validate_environment(environment),
+        lambda: argv.engine_environment(serve(environment=environment), PATHS),
+    ):
+        with pytest.raises(InputError) as caught:
+            refuse()
+        assert said in str(caught.value)
+        assert not re.search("hunter2|hf_abc|31337", f"{caught.value} {caught.value.as_dict()}")
+
+
+def test_every_refused_variable_is_named_at_once() -> None:
     with pytest.raises(InputError) as caught:
-        argv.engine_environment(serve(environment=environment), PATHS)
-    assert said in str(caught.value)
+        argv.validate_environment({"HF_TOKEN": "x", "A": 1, "B": "fine"})
+    assert len(caught.value.details["problems"]) == 2
+
+
+def test_what_only_resembles_a_secret_is_given() -> None:
+    argv.validate_environment(
+        {
+            "TOKENIZERS_PARALLELISM": "false",
+            "HF_TOKEN_PATH": "/etc/draftgate/hf",
+            "VLLM_MAX_TOKENS_PER_EXPERT_FP4_MOE": "163840",
+            "HTTPS_PROXY": "http://proxy:3128",
+            "KEYRING": "{home}/hf_home",
+        }
+    )
 
 
 def test_the_same_wish_gives_the_same_bytes() -> None:

@@ -50,7 +50,14 @@ def test_the_spec_is_valid_and_holds_no_place_in_serve() -> None:
         ({"acceptance_min_rate": "null"}, ("gate", "thresholds", "acceptance_min_rate"), None),
         ({"acceptance_workloads": ["json", "code"]}, ("gate", "workloads"), ["code", "json"]),
         ({"acceptance_workloads": []}, ("gate", "workloads"), None),
-        ({"vllm_environment": {"A": 1}}, ("serve", "environment"), {"A": "1"}),
+        ({"acceptance_workloads": "prose"}, ("gate", "workloads"), ["prose"]),
+        ({"acceptance_workloads": "json, code"}, ("gate", "workloads"), ["code", "json"]),
+        ({"acceptance_workloads": ["json", "json"]}, ("gate", "workloads"), ["json"]),
+        ({"acceptance_workloads": ""}, ("gate", "workloads"), None),
+        ({"acceptance_workloads": "null"}, ("gate", "workloads"), None),
+        ({"acceptance_sampling": {"temperature": 0.5}}, ("gate", "sampling"), {"temperature": 0.5}),
+        ({"acceptance_min_mean_length": "16"}, ("gate", "thresholds", "acceptance_min_mean_length"), 16),
+        ({"vllm_environment": {"A": 1, "B": 1.5}}, ("serve", "environment"), {"A": "1", "B": "1.5"}),
     ],
 )
 def test_text_from_the_command_line_means_what_it_says(
@@ -79,6 +86,21 @@ def test_text_from_the_command_line_means_what_it_says(
         ({"acceptance_min_rate": "high"}, "acceptance_min_rate"),
         ({"acceptance_min_mean_length": None}, "both null"),
         ({"acceptance_max_regression": -1}, "acceptance_max_regression"),
+        ({"acceptance_min_mean_length": 16.5}, "at most 16 with num_speculative_tokens 15"),
+        ({"num_speculative_tokens": 1, "acceptance_min_mean_length": 2.5}, "at most 2"),
+        ({"acceptance_min_speedup": "1.3"}, "not judged yet"),
+        ({"acceptance_sampling": {"top_p": 0.9, "temperature": 0}}, "top_p is no setting"),
+        ({"acceptance_sampling": {"temperature": "cold"}}, "temperature is 'cold'"),
+        ({"acceptance_sampling": None}, "acceptance_sampling"),
+        ({"acceptance_template": "enable_thinking"}, "acceptance_template"),
+        ({"acceptance_template": ["enable_thinking"]}, "acceptance_template"),
+        ({"acceptance_workloads": "prose,poetry"}, "poetry"),
+        ({"acceptance_workloads": {"prose": 1}}, "acceptance_workloads"),
+        ({"vllm_environment": {"HF_TOKEN": "x"}}, "HF_TOKEN"),
+        ({"vllm_environment": {"VLLM_API_KEY": "x"}}, "vllm_api_key"),
+        ({"vllm_environment": {"A": "{root}"}}, "{root}"),
+        ({"vllm_environment": {"A": True}}, "A is of type bool"),
+        ({"vllm_environment": {"A": None}}, "A is of type NoneType"),
     ],
 )
 def test_what_has_no_meaning_is_named(changes: dict[str, Any], named: str) -> None:
@@ -87,6 +109,23 @@ def test_what_has_no_meaning_is_named(changes: dict[str, Any], named: str) -> No
     assert named in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "given_as", ["HF_TOKEN=hunter2", ["hunter2"], {"A": ["hunter2"]}, {"A": {"b": "hunter2"}}]
+)
+def test_a_secret_in_the_wrong_place_is_not_shown(given_as: Any) -> None:
+    with pytest.raises(InputError, match="vllm_environment") as caught:
+        wishes.spec_of(given(vllm_environment=given_as), MODELS, CONTRACT)
+    assert "hunter2" not in f"{caught.value} {caught.value.as_dict()}"
+
+
+def test_a_tilde_is_the_controllers_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "lock.txt").write_bytes(LOCK.read_bytes())
+    (tmp_path / "prompts.jsonl").write_bytes((REPO / "prompts" / "tiny-pair.jsonl").read_bytes())
+    tilde = given(vllm_runtime_lock="~/lock.txt", acceptance_prompts="~/prompts.jsonl")
+    assert wishes.spec_of(tilde, MODELS, CONTRACT) == wishes.spec_of(given(), MODELS, CONTRACT)
+
+
 def test_without_a_drafter_nothing_is_drafted() -> None:
-    made = wishes.spec_of(given(), {"target": MODELS["target"]}, {})
+    made = wishes.spec_of(given(acceptance_min_mean_length=20), {"target": MODELS["target"]}, {})
     assert made["serve"]["drafter"] is None and made["serve"]["num_speculative_tokens"] == 0
