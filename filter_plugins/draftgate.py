@@ -8,8 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any, Callable, Dict, Mapping
 
-from ansible.errors import AnsibleFilterError
-
 _PACKAGES = Path(__file__).resolve().parent.parent / "module_utils"
 if str(_PACKAGES) not in sys.path:  # plugins beside a playbook cannot import its module_utils otherwise
     sys.path.insert(0, str(_PACKAGES))
@@ -21,16 +19,19 @@ from draftgate.errors import DraftgateError  # noqa: E402
 def draftgate_spec(
     variables: Mapping[str, Any], models: Mapping[str, Any], contract: Mapping[str, Any]
 ) -> Dict[str, Any]:
-    """The spec of a host.
+    """``{spec, error}``: the spec of a host, or the one sentence that says why there is none.
+
+    A filter that raises is printed by Ansible four times with the template around it; the role fails by the
+    sentence instead.
 
     :param variables: the role's public variables, by name.
     :param models: ``model_store``'s result: name → digest.
     :param contract: ``drafter_contract``'s result, with the effective config.
     """
     try:
-        return wishes.spec_of(variables, models, contract)
+        return {"spec": wishes.spec_of(variables, models, contract), "error": ""}
     except DraftgateError as exc:
-        raise AnsibleFilterError(str(exc)) from exc
+        return {"spec": {}, "error": str(exc)}
 
 
 class FilterModule:

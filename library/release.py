@@ -117,6 +117,7 @@ action:
   returned: success
 reason: {description: Why., type: str, returned: inspected}
 warning: {description: What is in order but not what one would want to see., type: str, returned: success}
+refusal: {description: Why the wish is not even tried; empty = it is., type: str, returned: inspected}
 differs:
   description: What differs between the activated deployment and the wish.
   type: list

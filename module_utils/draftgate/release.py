@@ -114,6 +114,7 @@ def inspected(request: Request) -> Dict[str, Any]:
         "action": plan.action,
         "reason": plan.reason,
         "warning": plan.warning,
+        "refusal": str(refusal(facts, plan) or ""),
         "differs": plan.differs,
         "agent_differs": not agent_same,
         "unchanged": plan.action == NONE and agent_same and settled,
@@ -137,27 +138,29 @@ def current_evidence(home: Home) -> Optional[Dict[str, Any]]:
     return read_json(path, "reading the active release's evidence") if path and os.path.exists(path) else None
 
 
-def refuse(request: Request, whole: Mapping[str, Any]) -> Plan:
-    """The plan, unless it is to refuse: red evidence of this wish, or a change that cannot be made in place.
-
-    :raises HostError: refused; red evidence is in its details.
-    """
-    facts, plan = request.plan(whole)
+def refusal(facts: Facts, plan: Plan) -> Optional[HostError]:
+    """Why this wish is not even tried: its own red evidence, or a change that cannot be made in place."""
     if plan.action != REFUSE:
-        return plan
+        return None
     serving = facts.active["deployment"]["release"] if facts.active else None
     kept = f"Release {serving} keeps serving." if serving else "Nothing serves."
     if facts.red:
-        raise HostError(
-            "deploying",
-            plan.reason,
-            "a release without red evidence",
-            f"{kept} {RETRY}",
-            code="DG830",
-            details={"evidence": dict(facts.red), "action": REFUSE},
-        )
+        known = {"evidence": dict(facts.red), "action": REFUSE}
+        return HostError("deploying", plan.reason, "", f"{kept} {RETRY}", code="DG830", details=known)
     step = f"{kept} Run playbooks/teardown.yml first (runtimes and models are kept), then deploy."
-    raise HostError("deploying", plan.reason, "the same service manager", step, details={"action": REFUSE})
+    return HostError("deploying", plan.reason, "the same service manager", step, details={"action": REFUSE})
+
+
+def refuse(request: Request, whole: Mapping[str, Any]) -> Plan:
+    """The plan, unless it is to refuse.
+
+    :raises HostError: :func:`refusal`.
+    """
+    facts, plan = request.plan(whole)
+    error = refusal(facts, plan)
+    if error:
+        raise error
+    return plan
 
 
 def prepared(request: Request, prompts_text: str, drafter_source: str, check: bool) -> Dict[str, Any]:
