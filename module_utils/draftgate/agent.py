@@ -9,14 +9,13 @@ import hashlib
 import io
 import os
 import shlex
-import shutil
 import tempfile
 import zipfile
-from typing import Dict, List, Tuple
+from typing import Dict, List, Mapping, Tuple
 
 from .canonical import short
 from .errors import HostError
-from .files import fsync_directory, write_atomic
+from .files import fsync_directory, make_directory, write_atomic, write_changed
 from .layout import Home
 
 PACKAGE = "draftgate"
@@ -26,13 +25,18 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # zip's earliest date: the same sources give the
 def build(package_directory: str) -> Tuple[str, bytes]:
     """``(digest, zip)`` of the ``.py`` files below a directory; the digest is of names and contents."""
     sources = _sources(package_directory)
-    hasher = hashlib.sha256()
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in sorted(sources):
-            hasher.update(f"{name}\0{len(sources[name])}\0".encode() + sources[name])
             archive.writestr(zipfile.ZipInfo(name, _EPOCH), sources[name], zipfile.ZIP_DEFLATED)
-    return hasher.hexdigest(), buffer.getvalue()
+    return _digest(sources), buffer.getvalue()
+
+
+def _digest(sources: Mapping[str, bytes]) -> str:
+    hasher = hashlib.sha256()
+    for name in sorted(sources):
+        hasher.update(f"{name}\0{len(sources[name])}\0".encode() + sources[name])
+    return hasher.hexdigest()
 
 
 def _sources(package_directory: str) -> Dict[str, bytes]:
@@ -48,11 +52,20 @@ def _sources(package_directory: str) -> Dict[str, bytes]:
 
 
 def installed(home: Home) -> str:
-    """The first 12 hex digits of the agent in use, or an empty string."""
+    """The first 12 hex digits of the agent in use; empty where none is, or a damaged one."""
     try:
-        return os.path.basename(os.readlink(home.agent_current))
+        name = os.readlink(home.agent_current)
     except OSError:
         return ""
+    return name if _is_whole(home.path("agent", name)) else ""
+
+
+def _is_whole(target: str) -> bool:
+    """Whether every file is what it was when it was sent: a power cut can leave empty ones."""
+    try:
+        return short(_digest(_sources(os.path.join(target, PACKAGE)))) == os.path.basename(target)
+    except OSError:
+        return False
 
 
 def install(home: Home, digest: str, archive: bytes, python: str) -> bool:
@@ -63,29 +76,29 @@ def install(home: Home, digest: str, archive: bytes, python: str) -> bool:
     """
     target = home.agent(digest)
     changed = installed(home) != short(digest)
-    if not os.path.isdir(target):
+    if not _is_whole(target):
         _unpack(target, digest, archive)
-        changed = True
     _point(home.agent_current, os.path.basename(target))
     return _write_command(home, python) or changed
 
 
 def _unpack(target: str, digest: str, archive: bytes) -> None:
+    """Built beside ``target`` and renamed when it is on the disk; a damaged one goes aside."""
+    with zipfile.ZipFile(io.BytesIO(archive)) as packed:
+        sources = {name: packed.read(name) for name in packed.namelist()}
+    found = _digest(sources)
+    if found != digest:
+        raise HostError("installing the host's agent", f"its digest is {short(found)}", short(digest))
     parent = os.path.dirname(target)
-    os.makedirs(parent, exist_ok=True)
-    scratch = tempfile.mkdtemp(prefix=".agent.", dir=parent)
-    try:
-        with zipfile.ZipFile(io.BytesIO(archive)) as packed:
-            packed.extractall(scratch)
-        found = build(os.path.join(scratch, PACKAGE))[0]
-        if found != digest:
-            raise HostError("installing the host's agent", f"its digest is {short(found)}", short(digest))
-        os.chmod(scratch, 0o755)
-        os.rename(scratch, target)
-    except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
-        raise
-    fsync_directory(parent)
+    make_directory(parent)
+    with tempfile.TemporaryDirectory(prefix=".agent.", dir=parent) as work:
+        building = os.path.join(work, "new")
+        for name, data in sources.items():
+            write_atomic(os.path.join(building, name), data)
+        if os.path.lexists(target):
+            os.rename(target, os.path.join(work, "old"))
+        os.rename(building, target)
+        fsync_directory(parent)
 
 
 def _point(link: str, name: str) -> None:
@@ -102,12 +115,5 @@ def _write_command(home: Home, python: str) -> bool:
         "#!/bin/sh\n"
         "# The host's own command: status, recover, evidence. Written by the deploy.\n"
         f'PYTHONPATH={shlex.quote(home.agent_current)} exec {" ".join(shlex.quote(w) for w in words)} "$@"\n'
-    ).encode("utf-8")
-    try:
-        with open(home.command, "rb") as handle:
-            if handle.read() == script:
-                return False
-    except FileNotFoundError:
-        pass
-    write_atomic(home.command, script, 0o755)
-    return True
+    )
+    return write_changed(home.command, script, 0o755)

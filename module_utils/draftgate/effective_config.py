@@ -11,7 +11,7 @@ import tempfile
 from typing import Any, Dict, Mapping
 
 from .errors import InputError
-from .files import fsync_directory, read_json, write_json
+from .files import fsync_directory, make_directory, read_json, write_json
 
 CONFIG_NAME = "config.json"
 
@@ -82,10 +82,9 @@ def write(dest: str, drafter_dir: str, effective: Mapping[str, Any]) -> bool:
     if is_written(dest, drafter_dir, effective):
         return False
     parent, name = os.path.split(os.path.abspath(dest))
-    os.makedirs(parent, exist_ok=True)
+    make_directory(parent)
     with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=parent) as work:
         building = os.path.join(work, "new")
-        os.mkdir(building)
         write_json(os.path.join(building, CONFIG_NAME), effective)
         for link, target in _links(drafter_dir).items():
             os.symlink(target, os.path.join(building, link))

@@ -19,7 +19,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Opt
 from .canonical import digest as digest_of
 from .canonical import file_digest
 from .errors import HostError, InputError
-from .files import fsync_directory, write_json
+from .files import fsync_directory, make_directory, write_json
 from .layout import Home
 
 _CHUNK = 1 << 30
@@ -108,7 +108,7 @@ def ensure(home: Home, path: str, free_bytes: Optional[Callable[[str], int]] = N
         return wanted
     content = Content(wanted.digest, wanted.bytes, wanted.files)
     partial = _partial(wanted.path)
-    os.makedirs(partial, exist_ok=True)
+    make_directory(partial)
     with _locked(partial):
         if _is_stored(home, content, True):  # another run was first
             return wanted
@@ -307,8 +307,9 @@ def _require_room(path: str, needed: int, free_bytes: Callable[[str], int]) -> N
 def _copy(source: str, partial: str, file: File) -> None:
     """A copy of its own, never a hard link: an edit of the source must not reach what serves."""
     dest = os.path.join(partial, file.name)
-    os.makedirs(os.path.dirname(dest), exist_ok=True)
+    make_directory(os.path.dirname(dest))
     with open(os.path.join(source, file.name), "rb") as reader, open(dest, "wb") as writer:
+        os.fchmod(writer.fileno(), 0o644)  # as every file we write, whatever the umask
         _copy_bytes(reader.fileno(), writer.fileno(), file.bytes)
         writer.flush()
         os.fsync(writer.fileno())

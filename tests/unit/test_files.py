@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from draftgate import files
+from draftgate import agent, effective_config, files, model_store
+from draftgate.layout import Home
+
+Package = tuple[str, bytes]
 
 
 @pytest.fixture(params=[0o000, 0o022, 0o077], ids=oct)
@@ -58,3 +63,78 @@ def test_only_a_change_is_written(tmp_path: Path, before: bytes | None, written:
         path.write_bytes(before)
     assert files.write_changed(str(path), "new ü", 0o600) is written
     assert path.read_text("utf-8") == "new ü"
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Package:
+    """A small agent: its digest and its archive."""
+    source = tmp_path / "source"
+    (source / "backend").mkdir(parents=True)
+    for name in ("__init__.py", "__main__.py", "backend/__init__.py"):
+        (source / name).write_text(f"name = {name!r}\n")
+    return agent.build(str(source))
+
+
+def test_nobody_else_may_write_what_a_host_is_given(tmp_path: Path, umask: int, package: Package) -> None:
+    model = tmp_path / "model"
+    (model / "deep").mkdir(parents=True)
+    (model / "config.json").write_text("{}")
+    (model / "deep" / "model.safetensors").write_bytes(b"x")
+    home = Home(str(tmp_path / "home"))
+    agent.install(home, *package, sys.executable)
+    model_store.ensure(home, str(model))
+    effective_config.write(home.release_drafter("0123456789ab"), str(model), {})
+    open_to_others = {name: oct(mode) for name, mode in modes(Path(home.root)).items() if mode & 0o022}
+    assert not open_to_others
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    ("damaged", "how"),
+    [
+        ("draftgate/__main__.py", empty),
+        ("draftgate/backend/__init__.py", Path.unlink),
+        ("draftgate/extra.py", Path.touch),
+        ("draftgate", shutil.rmtree),
+        ("draftgate/__init__.py", lambda path: path.unlink() or path.symlink_to("nowhere")),
+    ],
+)
+def test_a_damaged_agent_is_seen_and_made_whole(
+    tmp_path: Path, package: Package, damaged: str, how: Callable[[Path], object]
+) -> None:
+    home, digest = Home(str(tmp_path / "home")), package[0]
+    assert agent.install(home, *package, sys.executable)
+    assert agent.installed(home) == digest[:12]
+    how(Path(home.agent(digest)) / damaged)
+    assert agent.installed(home) == "", "so that a deploy does not take the host for up to date"
+    assert agent.install(home, *package, sys.executable)
+    assert agent.installed(home) == digest[:12]
+    assert not agent.install(home, *package, sys.executable)
+    assert sorted(os.listdir(home.path("agent"))) == sorted([digest[:12], "current"])
+
+
+def test_an_agent_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, package: Package, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    before_the_name: list[str] = []
+    real_fsync, real_rename = os.fsync, os.rename
+
+    def fsync(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        real_fsync(descriptor)
+
+    def rename(source: str, target: str) -> None:
+        before_the_name.extend(synced)
+        real_rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "rename", rename)
+    agent.install(Home(str(tmp_path / "home")), *package, sys.executable)
+    written = [
+        os.path.basename(path).split(".py")[0].lstrip(".") for path in before_the_name if ".py" in path
+    ]
+    assert sorted(written) == ["__init__", "__init__", "__main__"]
