@@ -174,7 +174,10 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
-    return str(value) if isinstance(value, str) else value
+    for kind in (str, int, float):
+        if isinstance(value, kind) and not isinstance(value, bool):
+            return kind(value)
+    return value
 
 
 def _read(path: str, variable: str) -> bytes:

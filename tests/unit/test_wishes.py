@@ -126,6 +126,15 @@ def test_a_tilde_is_the_controllers_home(tmp_path: Path, monkeypatch: pytest.Mon
     assert wishes.spec_of(tilde, MODELS, CONTRACT) == wishes.spec_of(given(), MODELS, CONTRACT)
 
 
+class Tagged(int):
+    """Ansible hands every value over as a subclass that knows where it came from."""
+
+
+def test_what_ansible_tags_is_a_plain_value_in_the_spec() -> None:
+    made = wishes.spec_of(given(acceptance_sampling={"temperature": Tagged(0)}), MODELS, CONTRACT)
+    assert type(made["gate"]["sampling"]["temperature"]) is int
+
+
 def test_without_a_drafter_nothing_is_drafted() -> None:
     made = wishes.spec_of(given(acceptance_min_mean_length=20), {"target": MODELS["target"]}, {})
     assert made["serve"]["drafter"] is None and made["serve"]["num_speculative_tokens"] == 0
