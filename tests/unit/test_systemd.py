@@ -14,6 +14,7 @@ from draftgate.backend.base import Job, Service
 from draftgate.backend.systemd import SystemdBackend
 from draftgate.errors import HostError, InputError
 from draftgate.layout import Home
+from draftgate.processes import home_digest
 
 AWKWARD = "a b %n ${HOME} $X \\ \"q\" 'p' ; # é \t\n"
 
@@ -101,7 +102,7 @@ def test_systemd_itself_reads_both_units(tmp_path: Path) -> None:
     boot = systemd.boot_unit_text(home).replace(systemd.quoted(home.command), systemd.quoted(str(command)))
     units = {
         "draftgate-engine-x.service": systemd.unit_text(wish, "root", environment_file=environment_file),
-        systemd.BOOT_UNIT: boot,
+        "draftgate-boot.service": boot,
     }
     for name, text in units.items():
         (tmp_path / name).write_text(text)
@@ -123,18 +124,12 @@ def test_secrets_are_escaped_in_their_file() -> None:
 
 def test_a_job_keeps_its_verdict_and_is_run_again_only_when_interrupted() -> None:
     job = Job("switch", ("/usr/bin/python3", "-c", "$x %h"), {"A": "b c"}, "/tmp", (4, 0, 3))
-    command = systemd.job_command(job, "switch@0")
-    assert command[:3] == ["systemd-run", "--quiet", "--unit=draftgate-switch.service"]
+    command = systemd.job_command(job, "draftgate-0af1-switch.service", "switch@0")
+    assert command[:3] == ["systemd-run", "--quiet", "--unit=draftgate-0af1-switch.service"]
     properties = [word[len("--property=") :] for word in command if word.startswith("--property=")]
     assert {"RemainAfterExit=yes", "SuccessExitStatus=0 3 4", "Restart=on-failure"} <= set(properties)
     assert "--setenv=A=b c" in command and "--setenv=DRAFTGATE_SERVICE=switch@0" in command
     assert command[command.index("--") + 1 :] == ["/usr/bin/python3", "-c", "$$x %h"]
-
-
-@pytest.mark.parametrize("name", ["engine-*", "Engine", "a/b", "", "engine-a.service\n"])
-def test_a_name_that_means_something_else_is_refused(name: str) -> None:
-    with pytest.raises(InputError):
-        systemd.unit_name(name)
 
 
 class Systemctl:
@@ -167,6 +162,37 @@ def place(tmp_path: Path) -> Tuple[Home, Path]:
 
 def backend(place: Tuple[Home, Path], run: Systemctl) -> SystemdBackend:
     return SystemdBackend(place[0], run=run, unit_directory=str(place[1]))
+
+
+def unit(home: Home, name: str) -> str:
+    return f"draftgate-{home_digest(home.root)}-{name}.service"
+
+
+@pytest.mark.parametrize("name", ["engine-*", "Engine", "a/b", "", "engine-a.service\n"])
+def test_a_name_that_means_something_else_is_refused(place: Tuple[Home, Path], name: str) -> None:
+    run = Systemctl()
+    for call in (backend(place, run).state, backend(place, run).job_state, backend(place, run).log_path):
+        with pytest.raises(InputError, match="naming a service"):
+            call(name)
+    assert run.asked == []
+
+
+def test_two_homes_on_one_host_leave_each_other_alone(place: Tuple[Home, Path], tmp_path: Path) -> None:
+    one_run = Systemctl()
+    one = backend(place, one_run)
+    other = backend((Home(str(tmp_path / "other")), place[1]), Systemctl())
+    for each in (one, other):
+        each.ensure()
+        each.define(service())
+        each.start_job(Job("switch", ("/bin/true",)))
+    others = {unit(other.home, "boot"), unit(other.home, service().name)}
+    assert len(list(place[1].iterdir())) == 4
+    one.shutdown()
+    assert one.services() == [] and other.services() == [service().name]
+    assert {path.name for path in place[1].iterdir()} == others
+    words = [word.removeprefix("--unit=") for argv in one_run.asked for word in argv]
+    named = {word for word in words if word.endswith(".service")}
+    assert named and all(word.startswith(f"draftgate-{home_digest(one.home.root)}-") for word in named)
 
 
 @pytest.mark.parametrize(
@@ -231,9 +257,9 @@ def test_define_writes_unit_and_secrets_once(place: Tuple[Home, Path], tmp_path:
     assert one.define(wish) is False
     assert run.words() == ["systemctl daemon-reload"]
     assert one.services() == [wish.name]
-    unit = (place[1] / f"draftgate-{wish.name}.service").read_text()
+    text = (place[1] / unit(place[0], wish.name)).read_text()
     secrets = Path(place[0].secrets) / f"{wish.name}.env"
-    assert f"EnvironmentFile={secrets}" in unit and "s3cret" not in unit
+    assert f"EnvironmentFile={secrets}" in text and "s3cret" not in text
     assert secrets.read_text() == 'VLLM_API_KEY="s3cret"\n'
     assert secrets.stat().st_mode & 0o777 == 0o600
     key.write_text("rotated\n")
@@ -284,7 +310,7 @@ def test_losing_the_race_for_a_name_is_a_held_lock_as_well(place: Tuple[Home, Pa
     def ask(argv: Sequence[str], timeout: float) -> Tuple[int, str, str]:
         if argv[0] == "systemd-run":
             run.shown.update(LoadState="loaded", ActiveState="active", SubState="running", MainPID="77")
-            return 1, "", "Unit draftgate-switch.service already exists."
+            return 1, "", "Unit draftgate-0af1-switch.service already exists."
         return run(argv, timeout)
 
     one = SystemdBackend(place[0], run=ask, unit_directory=str(place[1]))
@@ -304,10 +330,11 @@ def test_ensure_enables_the_boot_unit_once(place: Tuple[Home, Path]) -> None:
     run = Systemctl()
     one = backend(place, run)
     assert one.ensure() is False and one.ensure() is False
-    assert run.asked == [["systemctl", "daemon-reload"], ["systemctl", "enable", systemd.BOOT_UNIT]]
-    unit = settings((place[1] / systemd.BOOT_UNIT).read_text())
-    assert unit["ExecStart"] == [f'"{place[0].command}" "recover"']
-    assert "network-online.target" not in (place[1] / systemd.BOOT_UNIT).read_text()
+    boot = unit(place[0], "boot")
+    assert run.asked == [["systemctl", "daemon-reload"], ["systemctl", "enable", boot]]
+    text = (place[1] / boot).read_text()
+    assert settings(text)["ExecStart"] == [f'"{place[0].command}" "recover"']
+    assert "network-online.target" not in text
 
 
 def test_the_log_is_the_journal_from_a_moment_on(place: Tuple[Home, Path]) -> None:
@@ -323,13 +350,12 @@ def test_shutdown_removes_engines_jobs_and_the_boot_unit(place: Tuple[Home, Path
     one = backend(place, run)
     one.ensure()
     one.define(service())
-    listed = (
-        "draftgate-switch.service loaded active exited x\ndraftgate-boot.service loaded active exited x\n"
-    )
+    names = [unit(place[0], name) for name in ("engine-0123456789ab", "switch", "boot")]
+    listed = "".join(f"{name} loaded active exited x\n" for name in names[1:])
     run.answers[("systemctl", "list-units")] = (0, listed, "")
     run.asked.clear()
     one.shutdown()
     assert list(place[1].iterdir()) == []
     stopped = [argv[2] for argv in run.asked if argv[:2] == ["systemctl", "stop"]]
-    assert stopped == ["draftgate-engine-0123456789ab.service", "draftgate-switch.service"]
-    assert ["systemctl", "disable", systemd.BOOT_UNIT] in run.asked
+    assert stopped == names[:2]
+    assert ["systemctl", "disable", names[2]] in run.asked

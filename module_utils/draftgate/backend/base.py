@@ -7,11 +7,12 @@ A name is everything here: one name is one service or one job, a job's name in u
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from dataclasses import dataclass, field
 from typing import Callable, Dict, List, Optional, Protocol, Sequence, Tuple
 
-from ..errors import HostError
+from ..errors import HostError, InputError
 
 ENGINE_PREFIX = "engine-"
 
@@ -163,6 +164,15 @@ def run_command(argv: Sequence[str], timeout: float) -> Tuple[int, str, str]:
     except OSError as exc:
         return 127, "", f"{argv[0]}: {exc.strerror}"
     return done.returncode, done.stdout, done.stderr
+
+
+def require_name(name: str) -> None:
+    """Refuse a name that a manager would read as something else (a pattern, a path, a second setting).
+
+    :raises InputError: with the name.
+    """
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]*", name):
+        raise InputError("naming a service", f"{name!r}", "lower-case letters, digits, '-', '_' and '.'")
 
 
 def held(job: str, pid: Optional[int]) -> HostError:

@@ -28,7 +28,7 @@ import xmlrpc.client
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ..errors import HostError, InputError
-from ..files import write_atomic
+from ..files import make_directory, write_atomic, write_changed
 from ..layout import Home
 from ..processes import home_digest, mark, owned, start_ticks
 from ..reaper import MARK, SUPERVISOR_PID, send, sweep
@@ -49,8 +49,6 @@ _LONGEST_RUN_DIRECTORY = 40
 _LOG_BYTES = "50MB"
 _LOG_BACKUPS = 3
 _TAIL_BYTES = 512 * 1024
-
-_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 
 # Faults of supervisord's XML-RPC (supervisor/xmlrpc.py).
 _BAD_NAME, _ALREADY_STARTED, _NOT_RUNNING, _ALREADY_ADDED = 10, 60, 70, 90
@@ -105,7 +103,7 @@ class SupervisordBackend:
     def ensure(self) -> bool:
         if self._answers():
             return False
-        os.makedirs(self.home.supervisor, mode=0o700, exist_ok=True)
+        make_directory(self.home.supervisor, 0o700)
         with self._exclusive():
             if self._answers():
                 return False
@@ -175,7 +173,7 @@ class SupervisordBackend:
 
     def _start_daemon(self) -> None:
         for path in (self._path("conf.d"), self._path("services"), self.home.logs):
-            os.makedirs(path, mode=0o700, exist_ok=True)
+            make_directory(path, 0o700)
         config = self._path("supervisord.conf")
         write_atomic(config, daemon_config(self.home, self.socket).encode())
         log = os.path.join(self.home.logs, "supervisord.log")
@@ -314,16 +312,15 @@ class SupervisordBackend:
         return mark(name, self.home.root)
 
     def _reaper(self, name: str) -> List[str]:
-        if not _NAME.fullmatch(name):
-            raise InputError("naming a service", f"{name!r}", "lower-case letters, digits, '-', '_' and '.'")
+        base.require_name(name)
         script = os.path.join(self.agent, "draftgate", "reaper.py")
         # -I -S: no PYTHONPATH, no site-packages; the daemon's Python because it stays while the daemon does.
         return [os.path.join(self._venv, "bin", "python"), "-I", "-S", script, self._description_of(name)]
 
     def _write(self, name: str, description: Mapping[str, Any], program: str) -> bool:
         text = json.dumps(description, indent=1, sort_keys=True) + "\n"
-        changed = _replace(self._description_of(name), text, 0o600)
-        return _replace(self._config_of(name), program, 0o600) or changed
+        changed = write_changed(self._description_of(name), text, 0o600)
+        return write_changed(self._config_of(name), program, 0o600) or changed
 
     def _forget(self, name: str) -> None:
         with self._exclusive():
@@ -407,7 +404,7 @@ class SupervisordBackend:
     @contextlib.contextmanager
     def _exclusive(self) -> Iterator[None]:
         """One change of this home's services at a time, over all processes."""
-        os.makedirs(self.home.supervisor, mode=0o700, exist_ok=True)
+        make_directory(self.home.supervisor, 0o700)
         with open(self._path("lock"), "a", encoding="ascii") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
@@ -450,7 +447,7 @@ def private_directory(path: str) -> None:
     :raises HostError: somebody else made it first (it may lie in /tmp), or it is no directory.
     """
     with contextlib.suppress(FileExistsError):
-        os.makedirs(path, mode=0o700)
+        make_directory(path, 0o700)
     found = os.lstat(path)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
         raise HostError(
@@ -597,13 +594,6 @@ def detach(argv: Sequence[str], environment: Mapping[str, str], log: str) -> Non
         os.execve(argv[0], list(argv), {**environment, SUPERVISOR_PID: str(os.getpid())})
     finally:
         os._exit(127)
-
-
-def _replace(path: str, text: str, mode: int) -> bool:
-    if _read(path) == text:
-        return False
-    write_atomic(path, text.encode("utf-8"), mode)
-    return True
 
 
 def _read(path: str) -> str:

@@ -1,8 +1,10 @@
 """systemd: engines as units, jobs as transient units, the journal as the log.
 
-Engine units are written but never enabled: at boot only ``draftgate-boot.service`` runs, which starts
-what ``active.json`` names. An enabled engine would come back by itself after a reboot in the middle of
-a switch, whatever the journal says.
+Engine units are written but never enabled: at boot only the home's boot unit runs, which starts what
+``active.json`` names. An enabled engine would come back by itself after a reboot in the middle of a
+switch, whatever the journal says.
+
+All homes of a host share systemd's one room for names, so each unit's name begins with its home's digest.
 """
 
 from __future__ import annotations
@@ -15,16 +17,15 @@ import time
 from typing import Callable, Dict, List, Mapping, Optional, Sequence
 
 from ..errors import HostError, InputError
-from ..files import write_atomic
+from ..files import write_changed
 from ..layout import Home
-from ..processes import mark, owned, start_ticks
+from ..processes import home_digest, mark, owned, start_ticks
 from ..reaper import MARK, sweep
 from . import base
 from .base import Job, JobState, Runner, Service, ServiceState
 
 UNIT_DIRECTORY = "/etc/systemd/system"
-UNIT_PREFIX = "draftgate-"
-BOOT_UNIT = "draftgate-boot.service"
+BOOT = "boot"
 
 _CALL_SECONDS = 30.0
 _REMOVE_SECONDS = 60.0
@@ -38,7 +39,6 @@ _SHOWN = (
     "ExecMainStartTimestampMonotonic",
     "ExecMainExitTimestampMonotonic",
 )
-_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 _EXITED = "1"  # CLD_EXITED of waitid(2); CLD_KILLED is 2, CLD_DUMPED 3
 
 
@@ -62,14 +62,14 @@ class SystemdBackend:
         self.user = user
         self._run = run
         self._units = unit_directory
+        self._prefix = f"draftgate-{home_digest(home.root)}-"
         self._clock = clock
 
     def ensure(self) -> bool:
         """systemd is up where we are; what may be missing is the unit that recovers after a boot."""
-        path = os.path.join(self._units, BOOT_UNIT)
-        if _replace(path, boot_unit_text(self.home), 0o644):
+        if write_changed(self._unit_path(BOOT), boot_unit_text(self.home)):
             self._systemctl("daemon-reload")
-            self._systemctl("enable", BOOT_UNIT)
+            self._systemctl("enable", self._unit(BOOT))
         return False
 
     # Services
@@ -82,7 +82,7 @@ class SystemdBackend:
             service_mark=mark(service.name, self.home.root),
             environment_file=self._secrets_of(service.name) if service.secret_files else None,
         )
-        if _replace(self._unit_path(service.name), text, 0o644):
+        if write_changed(self._unit_path(service.name), text):
             self._systemctl("daemon-reload")
             changed = True
         return changed
@@ -94,13 +94,13 @@ class SystemdBackend:
             return
         self._reset_failed(name)
         self._refuse_left(name, sweep(mark(name, self.home.root)))
-        self._systemctl("start", unit_name(name))
+        self._systemctl("start", self._unit(name))
 
     def stop(self, name: str, deadline_seconds: float) -> None:
         """Also ends the automatic restarts of a bad start, and clears its failures: the next start must
         not meet its start limit."""
-        self._run(["systemctl", "stop", unit_name(name)], deadline_seconds)
-        self._run(["systemctl", "kill", "--signal=SIGKILL", unit_name(name)], _CALL_SECONDS)
+        self._run(["systemctl", "stop", self._unit(name)], deadline_seconds)
+        self._run(["systemctl", "kill", "--signal=SIGKILL", self._unit(name)], _CALL_SECONDS)
         self._refuse_left(name, sweep(mark(name, self.home.root)))
         self._reset_failed(name)
 
@@ -127,8 +127,8 @@ class SystemdBackend:
             os.unlink(self._secrets_of(name))
 
     def services(self) -> List[str]:
-        paths = glob.glob(os.path.join(self._units, f"{UNIT_PREFIX}{base.ENGINE_PREFIX}*.service"))
-        return sorted(os.path.basename(path)[len(UNIT_PREFIX) : -len(".service")] for path in paths)
+        paths = glob.glob(os.path.join(self._units, f"{self._prefix}{base.ENGINE_PREFIX}*.service"))
+        return sorted(self._name(os.path.basename(path)) for path in paths)
 
     # Jobs
 
@@ -138,7 +138,8 @@ class SystemdBackend:
             raise base.held(job.name, state.pid)
         if state.status == "finished":
             self.remove_job(job.name)
-        code, _out, err = self._run(job_command(job, mark(job.name, self.home.root)), _CALL_SECONDS)
+        command = job_command(job, self._unit(job.name), mark(job.name, self.home.root))
+        code, _out, err = self._run(command, _CALL_SECONDS)
         if code == 0:
             return
         # systemd refuses a name in use: somebody was faster between the look and the start.
@@ -164,14 +165,14 @@ class SystemdBackend:
     # Logs
 
     def log_path(self, name: str) -> str:
-        return f"journalctl --unit {unit_name(name)}"
+        return f"journalctl --unit {self._unit(name)}"
 
     def log_offset(self, name: str) -> int:
         """Microseconds since the epoch, for journalctl's ``--since``."""
         return int(self._clock() * 1_000_000)
 
     def log_tail(self, name: str, lines: int, since_offset: Optional[int] = None) -> List[str]:
-        argv = ["journalctl", "--unit", unit_name(name), "--output", "cat", "--no-pager", "--quiet"]
+        argv = ["journalctl", "--unit", self._unit(name), "--output", "cat", "--no-pager", "--quiet"]
         argv += ["--lines", str(lines)]
         if since_offset is not None:
             argv += ["--since", f"@{since_offset // 1_000_000}.{since_offset % 1_000_000:06d}"]
@@ -183,22 +184,30 @@ class SystemdBackend:
             self.remove(name)
         for name in self._loaded():
             self.stop(name, _REMOVE_SECONDS)
-        if os.path.exists(os.path.join(self._units, BOOT_UNIT)):
-            self._systemctl("disable", BOOT_UNIT)
-            os.unlink(os.path.join(self._units, BOOT_UNIT))
+        if os.path.exists(self._unit_path(BOOT)):
+            self._systemctl("disable", self._unit(BOOT))
+            os.unlink(self._unit_path(BOOT))
         self._systemctl("daemon-reload")
 
     # Below: one step each
 
     def _loaded(self) -> List[str]:
-        """Our units that systemd knows, jobs among them; the boot unit may be what is calling us."""
+        """This home's units that systemd knows, jobs among them; the boot unit may be what is calling us."""
         argv = ["systemctl", "list-units", "--all", "--plain", "--no-legend", "--no-pager"]
-        _code, out, _err = self._run([*argv, f"{UNIT_PREFIX}*.service"], _CALL_SECONDS)
-        units = [line.split()[0] for line in out.splitlines() if line.strip()]
-        return [unit[len(UNIT_PREFIX) : -len(".service")] for unit in units if unit != BOOT_UNIT]
+        _code, out, _err = self._run([*argv, f"{self._prefix}*.service"], _CALL_SECONDS)
+        names = [self._name(line.split()[0]) for line in out.splitlines() if line.strip()]
+        return [name for name in names if name != BOOT]
+
+    def _unit(self, name: str) -> str:
+        """:raises InputError: a name that systemd would read as something else."""
+        base.require_name(name)
+        return f"{self._prefix}{name}.service"
+
+    def _name(self, unit: str) -> str:
+        return unit[len(self._prefix) : -len(".service")]
 
     def _unit_path(self, name: str) -> str:
-        return os.path.join(self._units, unit_name(name))
+        return os.path.join(self._units, self._unit(name))
 
     def _secrets_of(self, name: str) -> str:
         return os.path.join(self.home.secrets, f"{name}.env")
@@ -211,11 +220,11 @@ class SystemdBackend:
         for name, path in service.secret_files.items():
             with open(path, encoding="utf-8") as handle:
                 values[name] = handle.read().rstrip("\r\n")
-        return _replace(self._secrets_of(service.name), environment_file_text(values), 0o600)
+        return write_changed(self._secrets_of(service.name), environment_file_text(values), 0o600)
 
     def _reset_failed(self, name: str) -> None:
         # refused when it has not failed
-        self._run(["systemctl", "reset-failed", unit_name(name)], _CALL_SECONDS)
+        self._run(["systemctl", "reset-failed", self._unit(name)], _CALL_SECONDS)
 
     def _refuse_left(self, name: str, left: Sequence[int]) -> None:
         left = left and owned(name, self.home.root)
@@ -232,7 +241,7 @@ class SystemdBackend:
             )
 
     def _show(self, name: str) -> Dict[str, str]:
-        argv = ["systemctl", "show", unit_name(name), f"--property={','.join(_SHOWN)}"]
+        argv = ["systemctl", "show", self._unit(name), f"--property={','.join(_SHOWN)}"]
         code, out, err = self._run(argv, _CALL_SECONDS)
         if code != 0:
             raise HostError(f"asking systemd about {name}", f"systemctl ended with {code}: {err.strip()}")
@@ -245,13 +254,6 @@ class SystemdBackend:
         if not microseconds:
             return None
         return self._clock() - (time.clock_gettime(time.CLOCK_MONOTONIC) - microseconds / 1_000_000)
-
-
-def unit_name(name: str) -> str:
-    """:raises InputError: a name that systemd would read as something else."""
-    if not _NAME.fullmatch(name):
-        raise InputError("naming a service", f"{name!r}", "lower-case letters, digits, '-', '_' and '.'")
-    return f"{UNIT_PREFIX}{name}.service"
 
 
 def _service_status(shown: Mapping[str, str]) -> str:
@@ -300,7 +302,7 @@ def unit_text(
     environment["SPT_NOENV"] = "1"  # setproctitle must leave /proc/<pid>/environ, and the mark in it, alone
     limit = base.QUICK_DEATH_SECONDS * base.QUICK_DEATHS
     lines = [
-        "# Written by Draftgate; not enabled on purpose: draftgate-boot.service starts what is activated.",
+        "# Written by Draftgate; not enabled on purpose: the home's boot unit starts what is activated.",
         "[Unit]",
         f"Description=Draftgate {specifiers(service.name)}",
         "Wants=network-online.target",
@@ -351,7 +353,7 @@ def boot_unit_text(home: Home) -> str:
         [
             "# Written by Draftgate.",
             "[Unit]",
-            "Description=Draftgate: start the activated release",
+            f"Description=Draftgate: start what is activated in {specifiers(home.root)}",
             "After=network.target local-fs.target",
             f"ConditionPathExists={specifiers(home.active)}",
             "",
@@ -369,7 +371,7 @@ def boot_unit_text(home: Home) -> str:
     )
 
 
-def job_command(job: Job, job_mark: str) -> List[str]:
+def job_command(job: Job, unit: str, job_mark: str) -> List[str]:
     """``systemd-run`` for a job: a transient unit that stays loaded after its end, for its exit code.
 
     A verdict counts as success whatever its number, so that ``Restart=on-failure`` means interruptions
@@ -390,7 +392,7 @@ def job_command(job: Job, job_mark: str) -> List[str]:
     return [
         "systemd-run",
         "--quiet",
-        f"--unit={unit_name(job.name)}",
+        f"--unit={unit}",
         f"--description=Draftgate {job.name}",
         f"--working-directory={job.working_directory}",
         *(f"--property={entry}" for entry in properties),
@@ -435,11 +437,3 @@ def environment_file_text(values: Mapping[str, str]) -> str:
         escaped = re.sub(r'([\\"$`])', r"\\\1", text)
         lines.append(f'{name}="{escaped}"')
     return "\n".join([*lines, ""])
-
-
-def _replace(path: str, text: str, mode: int) -> bool:
-    with contextlib.suppress(OSError), open(path, encoding="utf-8") as handle:
-        if handle.read() == text:
-            return False
-    write_atomic(path, text.encode("utf-8"), mode)
-    return True
