@@ -1,9 +1,10 @@
 """The story of one server: deployed, measured, broken in every way, killed in every state, never taken down.
 
 Real ansible-playbook, supervisord, vLLM and tiny pair. Each test begins with the plain release serving, which
-costs nothing in this order and one start for a test that is run alone. Engine starts that succeed, 35 s each on
-two quiet cores: first deploy 1, mask 2, layers 2, unknown argument 1, killed controllers 1, rollback 1; 8 of the
-11 of `make test`.
+costs nothing in this order and one start for a test that is run alone.
+
+Engine starts, 35 s each on two quiet cores: first deploy 1, mask 2, layers 2, unknown argument 1, killed
+controllers 1, rollback 1: 8 of the 11 of `make test`.
 """
 
 from __future__ import annotations
