@@ -51,7 +51,7 @@ endef
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-deploy: .venv ## deploy to this machine, or elsewhere: make deploy ARGS="-i inventory/kpro5 --check --diff"
+deploy: .venv ## deploy to this machine, or elsewhere: make deploy ARGS="-i inventory/... --check --diff"
 	@.venv/bin/ansible-playbook deploy.yml $(ARGS)
 
 test: lint .venv ## what CI runs: lint, unit and integration tests, a real deployment and its faults

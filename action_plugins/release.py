@@ -7,6 +7,7 @@ It decides nothing. The verdict is the host job's; a controller that dies here l
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any, Dict, Optional
@@ -52,7 +53,7 @@ class ActionModule(ActionBase):
         path = given.pop("prompts_path", "")
         if path:
             try:
-                given["prompts"] = Path(path).read_text(encoding="utf-8")
+                given["prompts"] = Path(os.path.expanduser(path)).read_text(encoding="utf-8")
             except (OSError, ValueError) as exc:
                 raise AnsibleActionFail(f"Reading the prompt set {path}: {exc}") from exc
         return given

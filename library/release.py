@@ -186,7 +186,8 @@ def work(module: AnsibleModule) -> Callable[[], Dict[str, Any]]:
         options=given["options"],
         findings=given["findings"],
         drafter_overrides=given["drafter_overrides"],
-        secrets=given["secrets"],
+        # YAML reads a key of digits as a number
+        secrets={name: str(value) for name, value in given["secrets"].items() if value not in (None, "")},
         agent=given["agent"],
     )
     wait = Wait(given["wait_seconds"], given["seen"], given["attempt"])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from . import progress, report
@@ -59,7 +60,10 @@ def _is_news(state: Mapping[str, Any], shown: Mapping[str, Any]) -> bool:
 
 
 def write_reports(directory: str, host: str, result: Mapping[str, Any], attempted: bool) -> List[str]:
-    """One host's ``current.json`` (serves) and ``last_attempt.json`` (was tried); the paths written."""
+    """One host's ``current.json`` (serves) and ``last_attempt.json`` (was tried); the paths written.
+
+    :param directory: on the controller; ``~`` is its user's home.
+    """
     files = {
         "current.json": result.get("current_evidence") or (None if attempted else result.get("evidence"))
     }
@@ -68,7 +72,7 @@ def write_reports(directory: str, host: str, result: Mapping[str, Any], attempte
     written = []
     for name, content in files.items():
         if content:
-            path = os.path.join(directory, host, name)
+            path = os.path.join(os.path.expanduser(directory), host, name)
             write_json(path, content)
             written.append(path)
     return written
@@ -98,7 +102,10 @@ def brief(result: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def curl(state: Mapping[str, Any], evidence: Mapping[str, Any]) -> str:
-    """The request to try, with the template settings that were measured."""
+    """The request to try, with the template settings that were measured.
+
+    The API key is a variable of the reader's shell: what we print ends up in logs.
+    """
     body = {
         "model": state["model"],
         "messages": [{"role": "user", "content": "Hello"}],
@@ -108,5 +115,8 @@ def curl(state: Mapping[str, Any], evidence: Mapping[str, Any]) -> str:
     template = (evidence.get("settings") or {}).get("template")
     if template:
         body["chat_template_kwargs"] = template
-    url = f"{state['endpoint']}/v1/chat/completions"
-    return f"curl -s {url} -H 'Content-Type: application/json' -d '{json.dumps(body)}'"
+    words = ["curl", "-s", shlex.quote(f"{state['endpoint']}/v1/chat/completions")]
+    words += ["-H", "'Content-Type: application/json'"]
+    if state.get("api_key"):
+        words += ["-H", '"Authorization: Bearer $VLLM_API_KEY"']
+    return " ".join([*words, "-d", shlex.quote(json.dumps(body))])
