@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import io
 import json
@@ -21,6 +22,7 @@ os.environ["ANSIBLE_CONFIG"] = str(REPO / "ansible.cfg")
 
 import ansible.module_utils  # noqa: E402 - after its configuration is named
 from ansible.module_utils.testing import patch_module_args  # noqa: E402 - likewise
+from ansible.plugins.loader import init_plugin_loader, module_utils_loader  # noqa: E402 - likewise
 
 # `import draftgate` comes from pythonpath in pyproject.toml; this is the name that modules import it by.
 ansible.module_utils.__path__.append(str(REPO / "module_utils"))
@@ -34,6 +36,13 @@ class CallModule(Protocol):
 
 class RunModule(Protocol):
     def __call__(self, name: str, arguments: dict[str, Any], *options: str) -> dict[str, Any]: ...
+
+
+@functools.cache
+def load_plugins() -> None:
+    """As the command line does once, before the first template or module."""
+    init_plugin_loader()
+    module_utils_loader.add_directory(str(REPO / "module_utils"))
 
 
 def import_module_file(name: str) -> ModuleType:

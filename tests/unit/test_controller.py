@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 import yaml
 from ansible.parsing.dataloader import DataLoader
-from ansible.plugins.loader import init_plugin_loader
 from ansible.template import Templar, trust_as_template
 from draftgate import controller
 
-from tests.conftest import REPO, CallModule
+from tests.conftest import REPO, CallModule, load_plugins
 
 STATE = {"serving": True, "endpoint": "http://127.0.0.1:8000", "model": "tiny"}
 
@@ -66,7 +65,7 @@ def test_the_runtimes_lock_may_lie_below_a_tilde(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "lock.txt").write_text("# a lock\n")
     (task,) = yaml.safe_load((REPO / "roles" / "vllm_runtime" / "tasks" / "main.yml").read_text("utf-8"))
-    init_plugin_loader()
+    load_plugins()
     templar = Templar(loader=DataLoader(), variables={"vllm_runtime_lock": "~/lock.txt"})
     assert templar.template(trust_as_template(task["vllm_runtime"]["lock"])) == "# a lock\n"
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import base64
-import functools
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -20,11 +19,10 @@ import yaml
 from ansible.executor.module_common import modify_module
 from ansible.module_utils.basic import AnsibleModule
 from ansible.parsing.dataloader import DataLoader
-from ansible.plugins.loader import init_plugin_loader, module_utils_loader
 from ansible.template import Templar
 from draftgate.codes import CODES
 
-from tests.conftest import REPO, import_module_file
+from tests.conftest import REPO, import_module_file, load_plugins
 from tests.results import tracked_files
 
 MAX_PAYLOAD_BYTES = 200_000
@@ -338,19 +336,12 @@ def test_modules_are_documented_as_they_are(monkeypatch: pytest.MonkeyPatch) -> 
     assert not problems, "\n".join(problems)
 
 
-@functools.cache
-def _load_plugins() -> None:
-    """As the command line does once, before the first module is built."""
-    init_plugin_loader()
-    module_utils_loader.add_directory(str(REPO / "module_utils"))
-
-
 def payload(name: str, path: Path) -> bytes:
     """The archive that Ansible builds for one module, compressed as by default.
 
     About 125 kB of it are Ansible's own; base64 makes it a third longer on the wire.
     """
-    _load_plugins()
+    load_plugins()
     built = modify_module(
         module_name=name,
         module_path=str(path),
