@@ -16,7 +16,7 @@ from .clocks import Clocks
 from .decision import decide
 from .engine_client import client_for
 from .errors import DraftgateError
-from .files import read_json, write_atomic, write_json
+from .files import make_directory, read_json, write_atomic, write_json
 from .layout import Home
 from .plan import Facts
 from .recovery import Observed
@@ -185,7 +185,7 @@ def salted(home: Home, values: Mapping[str, str], create: bool) -> Dict[str, str
         return {}
     path = os.path.join(home.secrets, "key")
     if not os.path.exists(path) and create:
-        os.makedirs(home.secrets, mode=0o700, exist_ok=True)
+        make_directory(home.secrets, 0o700)
         write_atomic(path, secrets.token_bytes(32), 0o600)
     if not os.path.exists(path):
         return dict.fromkeys(sorted(wanted), NEW_SECRET)
@@ -198,7 +198,7 @@ def salted(home: Home, values: Mapping[str, str], create: bool) -> Dict[str, str
 
 def store_secrets(home: Home, values: Mapping[str, str], digests: Mapping[str, str]) -> None:
     """Write each secret to its own 0600 file, named by its salted digest."""
-    os.makedirs(home.secrets, mode=0o700, exist_ok=True)
+    make_directory(home.secrets, 0o700)
     for name, salted_digest in digests.items():
         path = home.secret(name, salted_digest)
         if not os.path.exists(path):

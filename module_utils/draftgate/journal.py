@@ -8,7 +8,7 @@ import os
 from typing import Any, Callable, Dict, List, Optional
 
 from .errors import HostError
-from .files import fsync_directory
+from .files import fsync_directory, make_directory
 
 PREPARED, PREVIOUS_STOPPED, STARTED, GATED = "prepared", "previous_stopped", "started", "gated"
 FAILED, FALLBACK = "failed", "fallback"
@@ -61,7 +61,7 @@ class Journal:
         :raises OSError: it is not (no room): half a line stays behind, which reading and the next entry drop.
         """
         entry: Entry = {"state": state, "time": round(self._clock(), 3), **fields}
-        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        make_directory(os.path.dirname(self.path))
         line = json.dumps(entry, sort_keys=True, allow_nan=False).encode("utf-8") + b"\n"
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
@@ -80,7 +80,7 @@ class Journal:
         entries = self.entries()
         if not entries:
             return
-        os.makedirs(directory, exist_ok=True)
+        make_directory(directory)
         name = f"{entries[0].get('switch', int(entries[0]['time']))}.jsonl"
         os.replace(self.path, os.path.join(directory, name))
         fsync_directory(directory)

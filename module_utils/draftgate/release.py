@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import json
 import os
 import sys
@@ -10,11 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from . import agent as host_agent
-from . import effective_config, host, jobs, options, prompts, spec, status
+from . import effective_config, host, jobs, options, spec, status
 from .backend import choose
 from .backend.base import Backend, Job
 from .canonical import digest
 from .clocks import Clocks
+from .engine_client import validate_api_key
 from .errors import DraftgateError, HostError, InputError
 from .files import locked, read_json, write_atomic, write_json
 from .jobs import Wait
@@ -47,9 +49,9 @@ class Request:
 
     def resolved(self, create_key: bool = False) -> Dict[str, Any]:
         """The spec with what only this host knows in ``place``: paths, manager, keyed digests; validated."""
-        place = dict(self.wished.get("place") or {})
-        place["home"] = self.home.root
-        place["runtimes"] = os.path.abspath(os.path.expanduser(place.get("runtimes") or self.home.runtimes))
+        for key in self.secrets.values():
+            validate_api_key(key)
+        place = spec.resolved_place(self.wished.get("place") or {}, self.home)
         place["backend"] = self.backend().name
         place["secrets"] = host.salted(self.home, self.secrets, create_key)
         whole = {**self.wished, "place": place}
@@ -173,7 +175,7 @@ def prepared(request: Request, prompts_text: str, drafter_source: str, check: bo
     refuse(request, whole)
     home, release_id = request.home, spec.release_id(whole["serve"])
     data = prompts_text.encode("utf-8")
-    found, wanted = prompts.digest(data), whole["gate"]["prompts"]["digest"]
+    found, wanted = hashlib.sha256(data).hexdigest(), whole["gate"]["prompts"]["digest"]
     if found != wanted:
         raise InputError("preparing the prompts", f"their digest is {found[:12]}", wanted[:12])
     missing = not os.path.exists(home.release_spec(release_id))

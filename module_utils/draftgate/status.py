@@ -12,6 +12,7 @@ from .errors import InputError
 from .files import read_json
 from .journal import Journal, finished
 from .layout import Home
+from .spec import endpoint
 
 
 def read(home: Home, backend: Optional[Backend], clocks: Clocks) -> Dict[str, Any]:
@@ -36,7 +37,7 @@ def read(home: Home, backend: Optional[Backend], clocks: Clocks) -> Dict[str, An
         "release": deployed["release"] if deployed else None,
         "speculation": bool(deployed and deployed["serve"]["drafter"]),
         "fallback_of": active.get("fallback_of") if active else None,
-        "endpoint": f"http://{deployed['place']['host']}:{deployed['place']['port']}" if deployed else None,
+        "endpoint": endpoint(deployed["place"]) if deployed else None,
         "model": deployed["serve"]["served_model_name"] if deployed else None,
         "activated": active["activated"] if active else None,
         "previous": (active.get("previous") or {}).get("release") if active else None,

@@ -292,7 +292,8 @@ ERROR: No matching distribution found for {0}
 RETRY = (
     "WARNING: Retrying (Retry(total={}, connect=None, read=None, redirect=None, status=None)) after "
     "connection broken by 'NewConnectionError('<pip._vendor.urllib3.connection.HTTPSConnection object at "
-    "0x7fcf1a7ce810>: Failed to establish a new connection: [Errno -2] Name or service not known')': /whl/cpu/torch/\n"
+    "0x7fcf1a7ce810>: Failed to establish a new connection: [Errno -2] Name or service not known')': "
+    "/whl/cpu/torch/\n"
 )
 SILENT = RETRY.format(1) + RETRY.format(0) + NOTHING.format("torch==2.13.0+cpu")
 
