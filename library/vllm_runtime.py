@@ -82,6 +82,7 @@ findings:
 download_bytes: {description: What there is to fetch., type: int, returned: success}
 installed: {description: Packages, bytes and seconds of the installation., type: dict, returned: changed}
 job: {description: The running job's progress., type: dict, returned: with wait_seconds}
+announce: {description: What is about to be fetched, and its needs., type: str, returned: at the start}
 attempt: {description: The job to follow., type: str, returned: with wait_seconds}
 """
 
@@ -125,7 +126,7 @@ def install(module: AnsibleModule) -> Dict[str, Any]:
     root = os.path.abspath(os.path.expanduser(given["root"] or home.runtimes))
     wish = runtime_job.Wish(given["lock"], root, options)
     if module.check_mode:
-        return dict(runtime_job.inspect(wish))
+        return dict(runtime_job.checked(wish))
     backend = choose(home, given["backend"], supervisor_lock="")
     wait = Wait(given["wait_seconds"], given["seen"], given["attempt"])
     return dict(runtime_job.present(home, backend, wish, wait, Clocks()))

@@ -37,10 +37,14 @@ def follow(execute: Execute, show: Show, host: str, job: str) -> Dict[str, Any]:
     shown: Mapping[str, Any] = {}
     while True:
         result = execute(arguments)
-        first = first or {key: result[key] for key in ("differs", "action", "release") if key in result}
+        first = first or {
+            key: result[key] for key in ("differs", "diff", "action", "release") if key in result
+        }
         job_state: Mapping[str, Any] = result.get("job") or {}
         if not job_state.get("running"):
             return {**first, **result}
+        if result.get("announce"):
+            show(f"{host} | {job} | {result['announce']}")
         state = job_state["progress"]
         if _is_news(state, shown):
             show(progress.line(host, job, state))

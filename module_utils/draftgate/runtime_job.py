@@ -15,7 +15,7 @@ from .files import read_json, write_atomic, write_json
 from .jobs import Wait
 from .layout import Home
 from .progress import ProgressFile
-from .runtime_host import gather_facts, host_problems
+from .runtime_host import gather_facts, host_problems, mib
 from .runtime_lock import Lock, parse_lock
 from .streaming import run_process
 
@@ -58,21 +58,37 @@ def inspect(wish: Wish) -> Dict[str, Any]:
     }
 
 
+def needs(lock: Lock) -> str:
+    """What is about to happen and what it stands on, in one line: said before anything moves."""
+    found = [f"Python {lock.python}", f"glibc {lock.glibc}", *lock.cpu_features]
+    return (
+        f"{lock.engine} {lock.engine_version} for {lock.platform}: fetching {mib(lock.download_bytes)}, "
+        f"installing {mib(lock.installed_bytes)}; it needs {', '.join(found)}: all found"
+    )
+
+
+def checked(wish: Wish) -> Dict[str, Any]:
+    """Check mode: :func:`inspect`, and the refusal that a real run would end with."""
+    state = inspect(wish)
+    _refuse(state)
+    return state
+
+
 def present(home: Home, backend: Backend, wish: Wish, wait: Wait, clocks: Clocks) -> Dict[str, Any]:
     """Make it complete through the job, and wait.
 
     :raises DraftgateError: what the job ended with.
     """
-    name = job_name(wish.lock)
-    state = inspect(wish)
+    name, announce = job_name(wish.lock), ""
     if not wait.attempt:
+        state = checked(wish)
         if not state["changed"]:
             return state
-        _refuse(state)
+        announce = needs(wish.lock)
         _start(home, backend, wish, name)
     left = jobs.follow(backend, name, home.progress_of(name), wait, clocks)
     if left is not None:
-        return jobs.still_running(left, name)
+        return {**jobs.still_running(left, name), "announce": announce}
     return _ended(home, backend, name, inspect(wish))
 
 
