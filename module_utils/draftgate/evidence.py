@@ -149,12 +149,17 @@ def latest(
 ) -> Optional[Dict[str, Any]]:
     """The newest evidence of a release under this gate on this hardware, whatever its verdict.
 
+    An attempt that measured nothing and proved nothing is passed over: a taken port at another place says
+    nothing about the release, and would have what serves measured again.
+
     :param now: epoch seconds. What is dated later (a clock that ran ahead) is passed over, or it would be
         the newest for as long as the clock was ahead.
     :param broken: receives the paths of files that are no evidence; they are skipped.
     """
     for stored in _newest_first(home, [release], broken, now):
-        if stored["gate_digest"] == gate_digest and stored["identity"] == dict(identity):
+        proves_nothing = stored["verdict"] == "inconclusive" and stored.get("problem")
+        same = stored["gate_digest"] == gate_digest and stored["identity"] == dict(identity)
+        if same and not proves_nothing:
             return stored
     return None
 

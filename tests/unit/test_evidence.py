@@ -12,7 +12,7 @@ from draftgate import evidence
 from draftgate.canonical import digest
 from draftgate.decision import DEFAULTS, decide
 from draftgate.findings import Finding
-from draftgate.gate import Measurement
+from draftgate.gate import Measurement, summarise
 from draftgate.layout import Home
 from draftgate.suspects import suspects
 
@@ -157,6 +157,19 @@ def test_the_latest_is_of_this_release_gate_and_hardware(home: Home) -> None:
     found = evidence.latest(home, release, gate, IDENTITY, now=NOW)
     assert found is not None and found["time"] == "2026-11-30T16:28:25Z"
     assert evidence.latest(home, "0123456789ab", gate, IDENTITY, now=NOW) is None
+
+
+@pytest.mark.parametrize(("code", "verdict"), [("DG701", "pass"), ("DG703", "fail")])
+def test_an_attempt_that_proved_nothing_hides_no_measurement(home: Home, code: str, verdict: str) -> None:
+    """A taken port is the host's affair and cures itself; a contract that the engine refuses does not."""
+    problem = {"code": code, "message": "m", "field": "launch", "observed": None, "expected": ""}
+    tried = summarise([], 7, problem)
+    evidence.store(home, build("healthy", now=NOW - 100))
+    evidence.store(
+        home, build(now=NOW, measurement=tried, decision=decide(tried.as_dict(), DEFAULTS), suspects=[])
+    )
+    found = evidence.latest(home, build()["release"], build()["gate_digest"], IDENTITY, now=NOW)
+    assert found is not None and found["verdict"] == verdict
 
 
 def test_what_a_fast_clock_has_dated_does_not_stay_the_newest(home: Home) -> None:
