@@ -44,7 +44,7 @@ class ActionModule(ActionBase):
             result = execute({})
         else:
             result = controller.follow(execute, Display().display, variables["inventory_hostname"], "switch")
-        self._report(result, reports, variables["inventory_hostname"], attempted=state in _FOLLOWED)
+        self._report(result, reports, variables["inventory_hostname"], given, attempted=state in _FOLLOWED)
         return result if Display().verbosity else controller.brief(result)
 
     def _shipped(self, given: Dict[str, Any]) -> Dict[str, Any]:
@@ -58,13 +58,15 @@ class ActionModule(ActionBase):
                 raise AnsibleActionFail(f"Reading the prompt set {path}: {exc}") from exc
         return given
 
-    def _report(self, result: Dict[str, Any], reports: str, host: str, *, attempted: bool) -> None:
+    def _report(
+        self, result: Dict[str, Any], reports: str, host: str, given: Dict[str, Any], *, attempted: bool
+    ) -> None:
         """Keep the evidence and show the table: of an attempt, or of what serves when nothing changed."""
         shows = attempted or result.get("unchanged")
         if not shows or self._task.check_mode:
             return
         if reports:
             controller.write_reports(reports, host, result, attempted)
-        table = controller.summary(result)
+        table = controller.summary(result, host, str(given.get("prompts") or ""))
         if table:
             Display().display(f"\n{table}\n")

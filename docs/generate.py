@@ -12,7 +12,7 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parent
 sys.path.insert(0, str(DOCS.parent / "module_utils"))
 
-from draftgate import codes, spec  # noqa: E402 - needs the path above
+from draftgate import codes, spec_schema  # noqa: E402 - needs the path above
 
 RANGES = {
     "1": "Host and GPU",
@@ -59,7 +59,7 @@ def _cell(text: str) -> str:
 
 
 def schema() -> str:
-    return json.dumps(spec.json_schema(), indent=2, sort_keys=True) + "\n"
+    return json.dumps(spec_schema.json_schema(), indent=2, sort_keys=True) + "\n"
 
 
 GENERATED = {"findings.md": findings, "spec.schema.json": schema}

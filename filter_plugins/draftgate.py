@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any, Callable, Dict, Mapping
+from typing import Any, Callable, Dict, Mapping, Sequence
 
 _PACKAGES = Path(__file__).resolve().parent.parent / "module_utils"
 if str(_PACKAGES) not in sys.path:  # plugins beside a playbook cannot import its module_utils otherwise
@@ -17,7 +17,10 @@ from draftgate.errors import DraftgateError  # noqa: E402
 
 
 def draftgate_spec(
-    variables: Mapping[str, Any], models: Mapping[str, Any], contract: Mapping[str, Any]
+    variables: Mapping[str, Any],
+    models: Mapping[str, Any],
+    contract: Mapping[str, Any],
+    given: Sequence[str] = (),
 ) -> Dict[str, Any]:
     """``{spec, error}``: the spec of a host, or the one sentence that says why there is none.
 
@@ -27,7 +30,11 @@ def draftgate_spec(
     :param variables: the role's public variables, by name.
     :param models: ``model_store``'s result: name → digest.
     :param contract: ``drafter_contract``'s result, with the effective config.
+    :param given: names of all variables that the host has: a misspelt one is an error.
     """
+    unknown = wishes.unknown(given)
+    if unknown:
+        return {"spec": {}, "error": unknown}
     try:
         return {"spec": wishes.spec_of(variables, models, contract), "error": ""}
     except DraftgateError as exc:

@@ -1,4 +1,4 @@
-"""The host's own command: ``draftgate status | recover | switch | evidence | install-runtime``."""
+"""The host's own command: ``draftgate status | recover | abort | switch | evidence | install-runtime``."""
 
 from __future__ import annotations
 
@@ -45,6 +45,10 @@ def _parser() -> argparse.ArgumentParser:
         run=_recover
     )
 
+    commands.add_parser(
+        "abort", help="end a running switch now and bring back what was activated"
+    ).set_defaults(run=_abort)
+
     switching = commands.add_parser("switch", help="the switch job (started by the deploy)")
     switching.add_argument("--attempt", required=True)
     switching.set_defaults(run=_switch)
@@ -77,6 +81,13 @@ def _recover(home: Home, _arguments: argparse.Namespace) -> int:
         working.settle()
         working.revive()
     return _status(home, argparse.Namespace(json=False))
+
+
+def _abort(home: Home, arguments: argparse.Namespace) -> int:
+    backend = _backend(home)
+    backend.ensure()
+    backend.remove_job(release.JOB)
+    return _recover(home, arguments)
 
 
 def _switch(home: Home, arguments: argparse.Namespace) -> int:

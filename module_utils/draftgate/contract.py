@@ -125,5 +125,5 @@ def _refusal(stopping: List[Finding], verdict: Verdict) -> DraftgateError:
         "",
         first.fix,
         code=first.code,
-        details=_result(verdict),
+        details={"findings": [finding.as_dict() for finding in verdict.findings]},
     )

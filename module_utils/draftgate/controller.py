@@ -23,6 +23,9 @@ _SAID_ELSEWHERE = frozenset(
     ("journal", "status", "evidence", "current_evidence", "differs", "error", "job", "action", "findings")
 )
 
+_STAGES = {"previous_stopped": "stop", "started": "start", "gated": "gate", "restored": "restore"}
+"""A journal's states in their order → what a person calls the step."""
+
 Execute = Callable[[Dict[str, Any]], Dict[str, Any]]
 Show = Callable[[str], None]
 
@@ -82,19 +85,26 @@ def write_reports(directory: str, host: str, result: Mapping[str, Any], attempte
     return written
 
 
-def summary(result: Mapping[str, Any]) -> str:
-    """The table at the end of a host's run; empty where nothing was ever measured."""
+def summary(result: Mapping[str, Any], host: str, prompts: str = "") -> str:
+    """The table at the end of a host's run; empty where nothing was ever measured.
+
+    :param host: the inventory's name.
+    :param prompts: the prompt set: its first question is the request to try, since a gate says nothing
+        about other kinds of questions.
+    """
     evidence: Optional[Mapping[str, Any]] = result.get("evidence")
     if not evidence:
         return ""
     state: Mapping[str, Any] = result.get("status") or {}
     ended: Mapping[str, Any] = result.get("result") or {}
     first = not any(entry["before"] is not None for entry in result.get("differs") or [])
+    stages = ended.get("stages") or {}
+    green = state.get("serving") and state.get("release") == evidence.get("release")
     return report.table(
-        dict(evidence),
-        stages=ended.get("stages"),
+        {**evidence, "host": host},
+        stages={said: stages[state] for state, said in _STAGES.items() if state in stages} or None,
         differs=None if first else result.get("differs"),
-        curl=curl(state, evidence) if state.get("serving") else None,
+        curl=curl(state, evidence, prompts) if green else None,
     )
 
 
@@ -105,14 +115,14 @@ def brief(result: Dict[str, Any]) -> Dict[str, Any]:
     return {key: value for key, value in result.items() if key not in _SAID_ELSEWHERE}
 
 
-def curl(state: Mapping[str, Any], evidence: Mapping[str, Any]) -> str:
+def curl(state: Mapping[str, Any], evidence: Mapping[str, Any], prompts: str = "") -> str:
     """The request to try, with the template settings that were measured.
 
     The API key is a variable of the reader's shell: what we print ends up in logs.
     """
     body = {
         "model": state["model"],
-        "messages": [{"role": "user", "content": "Hello"}],
+        "messages": _question(prompts),
         "temperature": 0,
         "max_tokens": 64,
     }
@@ -124,3 +134,10 @@ def curl(state: Mapping[str, Any], evidence: Mapping[str, Any]) -> str:
     if state.get("api_key"):
         words += ["-H", '"Authorization: Bearer $VLLM_API_KEY"']
     return " ".join([*words, "-d", shlex.quote(json.dumps(body))])
+
+
+def _question(prompts: str) -> List[Dict[str, str]]:
+    for text in prompts.splitlines():
+        messages: List[Dict[str, str]] = json.loads(text)["messages"]
+        return messages
+    return [{"role": "user", "content": "Hello"}]

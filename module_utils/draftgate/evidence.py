@@ -9,108 +9,14 @@ from __future__ import annotations
 import datetime
 import os
 import re
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Protocol, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from .canonical import digest, short
 from .errors import InputError
 from .files import fsync_directory, read_json, write_json
 from .layout import Home
-from .spec import gate_digest
 
-FORMAT = 1
 _CLOCK_SLACK = 300.0  # seconds into the future that a corrected clock explains
 _NAME = re.compile(r"(\d{8}T\d{6}Z)(?:_(\d+))?\.json")
-
-
-class Told(Protocol):
-    """A measurement, a decision, a suspect, a finding: all that is asked of them here is their fields.
-
-    Their classes are not imported, because modules that only read evidence would have to carry the gate.
-    """
-
-    def as_dict(self) -> Dict[str, Any]: ...
-
-
-def for_gate_digest(gate: Mapping[str, Any]) -> str:
-    """The digest of what was asked: the spec's ``gate`` part without its thresholds."""
-    return gate_digest(gate)
-
-
-def build(
-    *,
-    serve: Mapping[str, Any],
-    gate: Mapping[str, Any],
-    host: str,
-    now: float,
-    identity: Mapping[str, Any],
-    measurement: Told,
-    decision: Told,
-    thresholds: Optional[Mapping[str, Any]] = None,
-    suspects: Sequence[Told] = (),
-    findings: Sequence[Told] = (),
-    baseline: Optional[Mapping[str, Any]] = None,
-    reference: Optional[Mapping[str, Any]] = None,
-) -> Dict[str, Any]:
-    """The evidence of one measurement, as JSON types. No prompt and no answer is in it.
-
-    :param serve: the spec's ``serve`` part that ran.
-    :param gate: the spec's ``gate`` part it was measured under.
-    :param now: epoch seconds.
-    :param measurement: a :class:`gate.Measurement`.
-    :param decision: a :class:`decision.Decision`.
-    :param identity: ``{gpus: [...], driver, engine_build}``: what else has to be equal for it to count.
-    :param thresholds: what it was judged by, complete (``validate_thresholds``); absent: as in ``gate``.
-    :param baseline: speed without speculation (``{tokens_per_second}``), where it was measured.
-    :param reference: the green evidence that it was compared with.
-    """
-    serve_digest = digest(serve)
-    return {
-        "format": FORMAT,
-        "release": short(serve_digest),
-        "host": host,
-        "time": utc(now),
-        "engine": dict(serve["engine"]),
-        "target": dict(serve["target"]),
-        "drafter": _drafter(serve.get("drafter")),
-        **measurement.as_dict(),
-        "baseline": dict(baseline or {}),
-        "thresholds": dict(gate["thresholds"] if thresholds is None else thresholds),
-        **decision.as_dict(),
-        "suspects": [suspect.as_dict() for suspect in suspects],
-        "findings": [finding.as_dict() for finding in findings],
-        "reference": _reference(reference),
-        "serve_digest": serve_digest,
-        "gate_digest": for_gate_digest(gate),
-        "prompts": dict(gate["prompts"]),
-        "settings": {key: value for key, value in gate.items() if key not in ("prompts", "thresholds")},
-        "identity": dict(identity),
-    }
-
-
-def _drafter(drafter: Optional[Mapping[str, Any]]) -> Optional[Dict[str, Any]]:
-    """What identifies the drafter, and the fields that most often are wrong, side by side."""
-    if drafter is None:
-        return None
-    config = drafter.get("config") or {}
-    nested = config.get("dflash_config") or {}
-    told = {
-        "mask_token_id": nested.get("mask_token_id", config.get("mask_token_id")),
-        "target_layer_ids": nested.get("target_layer_ids", config.get("aux_hidden_state_layer_ids")),
-        "block_size": nested.get("block_size", config.get("block_size")),
-    }
-    for key in ("rope_theta", "rope_scaling", "rope_parameters", "layer_types", "sliding_window", "dtype"):
-        if key in config:
-            told[key] = config[key]
-    return {**{key: value for key, value in drafter.items() if key != "config"}, **told}
-
-
-def _reference(reference: Optional[Mapping[str, Any]]) -> Optional[Dict[str, Any]]:
-    """Enough of the last green evidence to read this one without it."""
-    if reference is None:
-        return None
-    acceptance = reference.get("acceptance") or {}
-    told = {key: acceptance.get(key) for key in ("mean_acceptance_length", "rate", "per_position")}
-    return {"release": reference.get("release"), "time": reference.get("time"), **told}
 
 
 def store(home: Home, evidence: Mapping[str, Any]) -> str:

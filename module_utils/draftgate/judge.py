@@ -7,7 +7,7 @@ import socket
 from dataclasses import fields
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from . import evidence, gate, host, prompts
+from . import evidence, gate, host, prompts, record
 from .canonical import digest
 from .clocks import Clocks
 from .decision import decide
@@ -100,7 +100,7 @@ def _record(
     candidate = opened["candidate"]
     reference = host.comparable(home, candidate["serve"], gate_digest(candidate["gate"]), now)
     decision = decide(measurement.as_dict(), candidate["gate"]["thresholds"], reference)
-    known = evidence.build(
+    known = record.build(
         serve=candidate["serve"],
         gate=candidate["gate"],
         host=socket.gethostname(),

@@ -320,7 +320,9 @@ def require_port(host: str, port: int) -> None:
     who = "another user's process"
     if holder and holder["pid"]:
         who = f"pid {holder['pid']}: {mask(holder['command'])[:200]}"
-    cause = _cause("port_taken", f"port {port} is taken by {who}", "Stop it, or set vllm_port to a free one.")
+    cause = _cause(
+        "port_taken", f"port {port} is taken by {who}", "Stop that process, or set vllm_port to a free port."
+    )
     raise _launch_error(f"binding {host}:{port}", cause, [], {"holder": holder})
 
 

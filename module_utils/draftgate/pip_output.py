@@ -169,8 +169,9 @@ def _unreachable(_lock: Lock, text: str, _extra_index: str) -> Optional[Draftgat
         DOING,
         f"a package index does not answer: {_connection(found[0])}",
         "every configured index answers",
-        "Check the network, the proxy and pip's configuration (pip config list) and run it again; pip keeps "
-        "in its cache what was fetched.",
+        "Check the network, the proxy and pip's configuration (pip config list), or set "
+        "vllm_runtime_extra_index to a mirror or vllm_runtime_find_links to a directory with the wheels. "
+        "What was fetched is kept.",
         code="DG506",
     )
 

@@ -144,6 +144,7 @@ def summary(entries: List[Entry]) -> Dict[str, Any]:
     failed: Mapping[str, Any] = last(entries, FAILED) or {}
     return {
         "ended": end["state"] if finished(entries) else None,
+        "candidate": entries[0]["candidate"]["release"],
         "verdict": gated.get("verdict"),
         "reason": end.get("reason") or gated.get("reason") or failed.get("reason") or "",
         "cause": end.get("cause") or failed.get("cause") or "",

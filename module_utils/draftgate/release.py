@@ -20,12 +20,13 @@ from .engine_client import validate_api_key
 from .errors import DraftgateError, HostError, InputError
 from .files import locked, read_json, write_atomic, write_json
 from .jobs import Wait
-from .journal import Journal
+from .journal import RESTORED, STOPPED, UNRESTORED, Journal
 from .layout import Home
-from .plan import NONE, REFUSE, Facts, Plan, plan_change
+from .plan import NONE, REFUSE, SWITCH, Facts, Plan, plan_change
+from .processes import port_free, port_holder
 from .verdicts import EXIT_PASS, EXIT_REFUSED, VERDICT_EXIT_CODES, result_path
 
-JOB = "switch"
+JOB = status.SWITCH_JOB
 RETRY = "Change the wish, or measure it once more with -e acceptance_retry=true."
 
 
@@ -105,6 +106,7 @@ def inspected(request: Request) -> Dict[str, Any]:
         return {"changed": False, "unchanged": False, **read}
     whole = request.resolved()
     facts, plan = request.plan(whole)
+    taken = _port_taken(whole["place"], facts) if plan.action == SWITCH else ""
     state = status.read(request.home, backend, request.clocks)
     agent_same = not request.agent or host_agent.installed(request.home) == request.agent[:12]
     settled = state["switch"] is None and state["healthy"]
@@ -116,7 +118,7 @@ def inspected(request: Request) -> Dict[str, Any]:
         "action": plan.action,
         "reason": plan.reason,
         "warning": plan.warning,
-        "refusal": str(refusal(facts, plan) or ""),
+        "refusal": taken or str(refusal(facts, plan) or ""),
         "differs": plan.differs,
         "agent_differs": not agent_same,
         "unchanged": plan.action == NONE and agent_same and settled,
@@ -126,6 +128,18 @@ def inspected(request: Request) -> Dict[str, Any]:
         "lock": _lock(request),
         "journal": Journal(request.home.journal, request.clocks.now).entries(),
     }
+
+
+def _port_taken(place: Mapping[str, Any], facts: Facts) -> str:
+    """Said before a runtime is fetched for it; the switch looks again before it stops anything."""
+    serving = facts.active["deployment"]["place"] if facts.active else {}
+    same = (place["host"], place["port"]) == (serving.get("host"), serving.get("port"))
+    if same or port_free(place["host"], place["port"]):
+        return ""
+    holder = port_holder(place["host"], place["port"]) or {}
+    who = f"pid {holder['pid']}" if holder.get("pid") else "another user's process"
+    step = "Stop that process, or set vllm_port to a free port."
+    return str(HostError("looking at the port", f"{place['port']} is taken by {who}", "", step, code="DG701"))
 
 
 def _lock(request: Request) -> Dict[str, Any]:
@@ -246,7 +260,12 @@ def restored(request: Request, wait: Wait, check: bool) -> Dict[str, Any]:
     active = host.read_active(request.home)
     previous = active.get("previous") if active else None
     if not active or not previous:
-        raise HostError("rolling back", "no earlier release is recorded here", "a previous release")
+        raise HostError(
+            "rolling back",
+            "no earlier release is recorded here",
+            "",
+            "A second green deploy makes the first one.",
+        )
     whole = {**{part: active["deployment"][part] for part in spec.PARTS}, "serve": previous["serve"]}
     chosen = {**request.checked_options(), "retry": True}  # it was activated once: red evidence is no veto
     _facts, plan = replace(request, options=chosen).plan(whole)
@@ -286,7 +305,7 @@ def _start_job(request: Request, backend: Backend, wish: Dict[str, Any], release
                 "starting a switch",
                 f"attempt {known.get('attempt')} of release {known.get('release')} is running",
                 "one switch at a time",
-                f"Watch it with {home.command} status and run again when it has ended.",
+                f"{home.command} status watches it; {home.command} abort ends it and restores.",
                 details={"held": True},
             )
         moment = datetime.datetime.fromtimestamp(request.clocks.now(), datetime.timezone.utc)
@@ -334,7 +353,7 @@ def ended(request: Request, attempt: str, exit_code: Optional[int]) -> Dict[str,
             f"Run the deploy again: it ends what is open. The job's log: {request.backend().log_path(JOB)}",
         )
     measured = _evidence_at(result.get("evidence"))
-    facts = {
+    facts: Dict[str, Any] = {
         "journal": Journal(home.journal, request.clocks.now).entries(),
         "evidence": measured,
         "current_evidence": current_evidence(home),
@@ -343,6 +362,7 @@ def ended(request: Request, attempt: str, exit_code: Optional[int]) -> Dict[str,
         "job": {"running": False, "progress": {}},
     }
     if result["exit"] != EXIT_PASS:
+        facts["changed"] = result["ended"] in (RESTORED, UNRESTORED, STOPPED)
         raise _verdict_error(result, measured, facts)
     changed = result["ended"] != NONE
     return {**facts, "changed": changed, "warning": _fallback_warning(result)}

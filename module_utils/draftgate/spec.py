@@ -34,7 +34,7 @@ def _mapping(**extra: Any) -> _Field:
     return _Field((dict,), {"type": "object", **extra})
 
 
-_FIELDS: Dict[str, Dict[str, _Field]] = {
+FIELDS: Dict[str, Dict[str, _Field]] = {
     "serve": {
         "engine": _mapping(required=["name", "version"]),
         "runtime": _mapping(required=["lock"]),
@@ -64,34 +64,13 @@ _FIELDS: Dict[str, Dict[str, _Field]] = {
         "thresholds": _mapping(),
     },
 }
-PARTS = tuple(_FIELDS)
-
-
-def json_schema() -> Dict[str, Any]:
-    """The spec's JSON Schema (draft 2020-12), made from the same table that :func:`validate` reads."""
-    parts = {
-        part: {
-            "type": "object",
-            "additionalProperties": False,
-            "required": sorted(fields),
-            "properties": {name: field.schema for name, field in sorted(fields.items())},
-        }
-        for part, fields in _FIELDS.items()
-    }
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "Draftgate spec",
-        "type": "object",
-        "additionalProperties": False,
-        "required": list(PARTS),
-        "properties": parts,
-    }
+PARTS = tuple(FIELDS)
 
 
 def validate(spec: Mapping[str, Any]) -> None:
     """Raise one :class:`InputError` that names every wrong field."""
     problems: List[str] = []
-    for part, fields in _FIELDS.items():
+    for part, fields in FIELDS.items():
         value = spec.get(part)
         if not isinstance(value, dict):
             problems.append(f"{part} is {_kind(value)}, not an object")

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import datetime
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from . import host, recovery
 from .backend.base import Backend
 from .clocks import Clocks
 from .errors import InputError
 from .files import read_json
-from .journal import Journal, finished
+from .journal import RESTORED, STOPPED, UNRESTORED, Journal, finished
 from .layout import Home
 from .spec import endpoint
+
+SWITCH_JOB = "switch"
+_FAILURES = (RESTORED, STOPPED, UNRESTORED)
 
 
 def read(home: Home, backend: Optional[Backend], clocks: Clocks) -> Dict[str, Any]:
@@ -40,15 +43,17 @@ def read(home: Home, backend: Optional[Backend], clocks: Clocks) -> Dict[str, An
         "endpoint": endpoint(deployed["place"]) if deployed else None,
         "model": deployed["serve"]["served_model_name"] if deployed else None,
         "activated": active["activated"] if active else None,
+        "active": active["deployment"]["release"] if active else None,
         "previous": (active.get("previous") or {}).get("release") if active else None,
         "api_key": bool(deployed and deployed["place"]["secrets"]),
         "pid": backend.state(host.service_name(deployed["id"])).pid
         if backend and deployed and deployed["id"] in running
         else None,
+        "log": backend.log_path(host.service_name(deployed["id"])) if backend and deployed else None,
         "evidence": _evidence(active),
         "switch": None
         if finished(entries)
-        else {"state": entries[-1]["state"], "attempt": entries[0]["switch"]},
+        else {"state": entries[-1]["state"], "attempt": entries[0]["switch"], "running": _job_runs(backend)},
         "last_switch": recovery.summary(entries),
     }
     state["next_step"] = _next_step(home, state, active is not None)
@@ -63,6 +68,10 @@ def _shown(
         candidate: Mapping[str, Any] = entries[0]["candidate"]
         return candidate
     return active["deployment"] if active else None
+
+
+def _job_runs(backend: Optional[Backend]) -> bool:
+    return backend is not None and backend.job_state(SWITCH_JOB).status == "running"
 
 
 def _evidence(active: Optional[Mapping[str, Any]]) -> Optional[Dict[str, Any]]:
@@ -85,40 +94,53 @@ def _evidence(active: Optional[Mapping[str, Any]]) -> Optional[Dict[str, Any]]:
 
 def _next_step(home: Home, state: Mapping[str, Any], deployed: bool) -> str:
     if state["switch"]:
-        return f"A switch is open at {state['switch']['state']}; if no job runs: {home.command} recover"
+        where = f"A switch is at {state['switch']['state']}"
+        if state["switch"]["running"]:
+            return f"{where}: wait, or end it and restore with {home.command} abort"
+        return f"{where} and its job is gone: {home.command} recover"
     if not deployed:
-        return "Nothing is deployed here: ansible-playbook deploy.yml"
+        return "make deploy, or ansible-playbook deploy.yml"
     if not state["serving"]:
-        return f"The activated release does not answer: {home.command} recover"
+        what = "does not run" if state["pid"] is None else "loads or hangs"
+        return f"The activated release {what}: {home.command} recover waits for it, or starts it again"
     return ""
 
 
 def table(state: Mapping[str, Any]) -> str:
     """The same for a person."""
     if state["release"] is None:
-        return f"{state['home']}: nothing is deployed here\n{state['next_step']}"
-    rows = [
-        ("release", f"{state['release']}  {_word(state)}"),
-        ("endpoint", f"{state['endpoint']}  model {state['model']}"),
-    ]
-    if state["activated"]:
-        moment = datetime.datetime.fromtimestamp(state["activated"], datetime.timezone.utc)
-        rows.append(("activated", moment.strftime("%Y-%m-%d %H:%M:%S UTC")))
-    evidence = state["evidence"]
-    if evidence and evidence.get("mean_acceptance_length") is not None:
-        rows.append(
-            (
-                "evidence",
-                f"{evidence['verdict']}, mean acceptance length {evidence['mean_acceptance_length']:.2f}, "
-                f"rate {100 * evidence['rate']:.1f} %, measured {evidence['time']}",
-            )
-        )
-    rows.append(("process", f"pid {state['pid']} under {state['backend']}"))
-    if state["previous"]:
-        rows.append(("previous", state["previous"]))
+        rows = [("release", f"nothing is deployed at {state['home']}")]
+    else:
+        rows = [
+            ("release", f"{state['release']}  {_word(state)}"),
+            ("endpoint", f"{state['endpoint']}  model {state['model']}"),
+            *(_activated(state) if state["gated"] else _waiting(state)),
+            ("process", f"pid {state['pid']} under {state['backend']}, log {state['log']}"),
+        ]
+    last = state["last_switch"]
+    if last.get("ended") in _FAILURES:
+        rows.append(("last", f"release {last['candidate']} was tried and not kept: {last['reason']}"))
     if state["next_step"]:
         rows.append(("next", state["next_step"]))
     return "\n".join(f"{name:<10} {value}" for name, value in rows)
+
+
+def _activated(state: Mapping[str, Any]) -> List[Tuple[str, str]]:
+    moment = datetime.datetime.fromtimestamp(state["activated"], datetime.timezone.utc)
+    rows = [("activated", moment.strftime("%Y-%m-%d %H:%M:%S UTC"))]
+    evidence = state["evidence"]
+    if evidence and evidence.get("mean_acceptance_length") is not None:
+        figures = f"{evidence['verdict']}, mean acceptance length {evidence['mean_acceptance_length']:.2f}, "
+        figures += f"rate {100 * evidence['rate']:.1f} %, measured {evidence['time']}"
+        rows.append(("evidence", figures))
+    if state["previous"]:
+        rows.append(("previous", state["previous"]))
+    return rows
+
+
+def _waiting(state: Mapping[str, Any]) -> List[Tuple[str, str]]:
+    """Of a candidate nothing is known yet; what is activated comes back unless its gate is green."""
+    return [("activated", state["active"] or "nothing yet")]
 
 
 def _word(state: Mapping[str, Any]) -> str:

@@ -187,6 +187,9 @@ class Switch:
     def _stop_previous(self, entries: List[Entry], _action: recovery.Action) -> None:
         previous, candidate = entries[0]["previous"], entries[0]["candidate"]
         began = self.clocks.now()
+        address = candidate["place"]["host"], candidate["place"]["port"]
+        if not previous or address != (previous["place"]["host"], previous["place"]["port"]):
+            launch.require_port(*address)  # before anything is stopped for it
         self._stop_others(keep=candidate["id"])
         kept = bool(previous) and previous["id"] == candidate["id"]
         self.journal.append(PREVIOUS_STOPPED, kept=kept, seconds=self._since(began))

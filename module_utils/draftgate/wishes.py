@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 import os
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, Iterable, List, Mapping, Optional
 
 from . import argv, prompts
 from .decision import validate_thresholds
 from .errors import InputError
 from .runtime_lock import read_lock
 from .sampling import Sampling
+from .variables import VARIABLES
 
 THRESHOLDS = (
     "acceptance_min_rate",
@@ -19,6 +21,29 @@ THRESHOLDS = (
     "acceptance_min_drafts",
     "acceptance_max_regression",
 )
+
+
+_PREFIXES = ("acceptance_", "draftgate_", "drafter_", "num_speculative", "target_", "vllm_")
+_ELSEWHERE = frozenset(
+    ("draftgate_purge", "drafter_contract_result", "vllm_runtime_accept", "vllm_server_spec")
+)
+"""Names with our prefixes that are no part of the wish: switches of other playbooks, facts of our roles."""
+
+
+def unknown(names: Iterable[str]) -> str:
+    """The sentence about a variable that nothing reads; empty when all are known.
+
+    A misspelt threshold would otherwise be a gate that somebody believes in and does not have.
+    """
+    known = set(VARIABLES) | _ELSEWHERE
+    strange = sorted(name for name in names if name.startswith(_PREFIXES) and name not in known)
+    told = []
+    for name in strange:
+        near = difflib.get_close_matches(name, known, 1)
+        told.append(f"{name} (did you mean {near[0]}?)" if near else name)
+    if not told:
+        return ""
+    return str(InputError("reading the variables", f"nothing reads {', '.join(told)}", "names of README.md"))
 
 
 def spec_of(

@@ -444,7 +444,7 @@ def test_errors_stop_and_name_the_first_and_the_number_of_others() -> None:
     assert str(caught.value).startswith("DG206: judging the drafter by its files: The mask is <|im_end|>")
     assert ", and 2 more. Set dflash_config.mask_token_id" in str(caught.value)
     assert [item["code"] for item in caught.value.details["findings"]] == ["DG206", "DG217", "DG226"]
-    assert caught.value.details["effective_config"]["dflash_config"]["mask_token_id"] == 2
+    assert set(caught.value.details) == {"findings"}, "what Ansible prints is what one has to read"
 
 
 @pytest.mark.parametrize(

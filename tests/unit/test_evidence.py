@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from draftgate import evidence
+from draftgate import evidence, record, spec
 from draftgate.canonical import digest
 from draftgate.decision import DEFAULTS, decide
 from draftgate.findings import Finding
@@ -66,7 +66,7 @@ def build(name: str = "wrong-mask", now: float = NOW, **change: Any) -> dict[str
         "suspects": suspects(measurement.as_dict(), told, [], decision),
         "findings": told,
     }
-    return evidence.build(**{**given, **change})
+    return record.build(**{**given, **change})
 
 
 @pytest.fixture
@@ -132,8 +132,8 @@ def test_the_reference_is_told_in_short() -> None:
 
 def test_the_gate_digest_does_not_know_thresholds() -> None:
     stricter = {**GATE, "thresholds": {"acceptance_min_rate": 0.9}}
-    assert evidence.for_gate_digest(stricter) == evidence.for_gate_digest(GATE) == build()["gate_digest"]
-    assert evidence.for_gate_digest({**GATE, "concurrency": 2}) != evidence.for_gate_digest(GATE)
+    assert spec.gate_digest(stricter) == spec.gate_digest(GATE) == build()["gate_digest"]
+    assert spec.gate_digest({**GATE, "concurrency": 2}) != spec.gate_digest(GATE)
 
 
 # Keeping

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from draftgate import spec
+from draftgate import spec_schema
 
 from tests.specs import SPEC, changed
 
@@ -32,6 +32,6 @@ def test_generated_files_are_current(repo: Path) -> None:
     ],
 )
 def test_the_schema_refuses_what_the_code_refuses(field: str, value: object) -> None:
-    jsonschema.validate(SPEC, spec.json_schema())
+    jsonschema.validate(SPEC, spec_schema.json_schema())
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(changed(field, value), spec.json_schema())
+        jsonschema.validate(changed(field, value), spec_schema.json_schema())

@@ -460,6 +460,26 @@ def test_another_port_keeps_the_release_before(stage: Callable[[], tuple[Home, W
     assert active and active["previous"]["serve"]["num_speculative_tokens"] == 7
 
 
+def test_a_taken_port_is_seen_before_anything_is_stopped(
+    stage: Callable[[], tuple[Home, World]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, world = stage()
+    before = first(home, world)
+    stopped: list[str] = []
+    monkeypatch.setattr(PlayedBackend, "stop", lambda _self, name, _seconds: stopped.append(name))
+
+    def taken(_host: str, port: int) -> None:
+        if port == 8001:
+            raise LaunchError("binding", "port 8001 is taken by pid 7", details={"cause": "port_taken"})
+
+    monkeypatch.setattr(launch, "require_port", taken)
+    moved = wish(home)
+    moved["spec"]["place"]["port"] = 8001
+    result = converged(home, world, "second", moved)
+    assert result["ended"] == journal.RESTORED and "port 8001 is taken" in result["reason"]
+    assert stopped == [] and world.up == {host.service_name(before)}
+
+
 def test_only_one_switch_at_a_time(stage: Callable[[], tuple[Home, World]]) -> None:
     home, world = stage()
     with (

@@ -126,6 +126,20 @@ def test_a_tilde_is_the_controllers_home(tmp_path: Path, monkeypatch: pytest.Mon
     assert wishes.spec_of(tilde, MODELS, CONTRACT) == wishes.spec_of(given(), MODELS, CONTRACT)
 
 
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["vllm_prot"], "vllm_prot (did you mean vllm_port?)"),
+        (["acceptance_min_mean_lenght", "vllm_port"], "did you mean acceptance_min_mean_length?"),
+        (["draftgate_zzz"], "nothing reads draftgate_zzz"),
+        ([*variables.VARIABLES, "draftgate_purge", "ansible_host", "inventory_dir", "my_own"], ""),
+    ],
+)
+def test_a_misspelt_variable_is_no_silent_default(names: list[str], said: str) -> None:
+    told = wishes.unknown(names)
+    assert said in told and bool(told) == bool(said)
+
+
 class Tagged(int):
     """Ansible hands every value over as a subclass that knows where it came from."""
 
