@@ -138,8 +138,9 @@ def _port_taken(place: Mapping[str, Any], facts: Facts) -> str:
         return ""
     holder = port_holder(place["host"], place["port"]) or {}
     who = f"pid {holder['pid']}" if holder.get("pid") else "another user's process"
-    step = "Stop that process, or set vllm_port to a free port."
-    return str(HostError("looking at the port", f"{place['port']} is taken by {who}", "", step, code="DG701"))
+    kept = f"Release {facts.active['deployment']['release']} serves." if facts.active else "Nothing serves."
+    step = f"{kept} Stop that process, or set vllm_port to a free port."
+    return str(HostError("deploying", f"port {place['port']} is taken by {who}", "", step, code="DG701"))
 
 
 def _lock(request: Request) -> Dict[str, Any]:
