@@ -210,8 +210,7 @@ def config_json(config: DrafterConfig, target: dict[str, Any]) -> dict[str, Any]
         "num_target_layers": target["num_hidden_layers"],
         "pad_token_id": target["pad_token_id"],
         "rms_norm_eps": config.rms_norm_eps,
-        "rope_scaling": None,
-        "rope_theta": config.rope_theta,
+        "rope_parameters": {"rope_theta": config.rope_theta, "rope_type": "default"},
         "sliding_window": None,
         "tie_word_embeddings": False,
         "use_cache": True,
@@ -234,6 +233,7 @@ def load(directory: Path) -> tuple[Weights, DrafterConfig]:
     """Read what ``save`` wrote."""
     data = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     own = {name: data[name] for name in DrafterConfig.__annotations__ if name in data}
+    own["rope_theta"] = data["rope_parameters"]["rope_theta"]
     own["mask_token_id"] = data["dflash_config"]["mask_token_id"]
     own["target_layer_ids"] = tuple(data["dflash_config"]["target_layer_ids"])
     return load_file(directory / "model.safetensors"), DrafterConfig(**own)

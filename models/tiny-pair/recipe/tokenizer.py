@@ -33,8 +33,11 @@ EMBEDDING_ROWS = 544
 MASK_ID = VOCABULARY
 END_OF_TEXT_ID, END_OF_TURN_ID = 0, 2
 MAX_POSITIONS = 4096
-# Qwen2's split, with single digits.
-SPLIT = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+# Qwen2's: transformers puts it into every Qwen2Tokenizer, whatever the file says.
+SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 
 def _corpus(documents: int, seed: int) -> list[str]:
