@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Tuple
 
-from . import progress
-from .backend.base import Backend
+from . import agent, progress
+from .backend.base import Backend, Job
 from .clocks import Clocks
+from .layout import Home
 
 _LOOK_EVERY = 0.2  # seconds
 
@@ -40,6 +42,21 @@ def follow(backend: Backend, name: str, path: str, wait: Wait, clocks: Clocks) -
             return progress.seen_at(state, now)
         clocks.sleep(_LOOK_EVERY)
     return None
+
+
+def command(home: Home, name: str, arguments: Tuple[str, ...], verdicts: Tuple[int, ...]) -> Job:
+    """The host's own command as a named job, run by the agent that is current now: an upgrade of the agent
+    must not change the code under a job that is started again.
+
+    :param verdicts: the exit codes that are an answer.
+    """
+    return Job(
+        name=name,
+        argv=(sys.executable, "-m", agent.PACKAGE, "--home", home.root, *arguments),
+        environment={"PYTHONPATH": os.path.realpath(home.agent_current)},
+        working_directory=home.root,
+        verdict_exit_codes=verdicts,
+    )
 
 
 def still_running(state: Dict[str, Any], attempt: str) -> Dict[str, Any]:

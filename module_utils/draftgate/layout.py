@@ -121,9 +121,5 @@ class Home:
         return self.path("logs")
 
     @property
-    def engine_log(self) -> str:
-        return self.path("logs", "engine.log")
-
-    @property
     def cache(self) -> str:
         return self.path("cache")

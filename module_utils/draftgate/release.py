@@ -6,14 +6,13 @@ import datetime
 import hashlib
 import json
 import os
-import sys
 from dataclasses import dataclass, field, replace
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from . import agent as host_agent
 from . import effective_config, host, jobs, options, spec, status
 from .backend import choose
-from .backend.base import Backend, Job
+from .backend.base import Backend
 from .canonical import digest
 from .clocks import Clocks
 from .engine_client import validate_api_key
@@ -314,19 +313,8 @@ def _start_job(request: Request, backend: Backend, wish: Dict[str, Any], release
         known = {**wish, "digest": wish_digest, "attempt": attempt, "release": release_id}
         write_json(home.wish, known, 0o600)
         jobs.forget(progress_path(home))
-        backend.start_job(_job(home, attempt))
+        backend.start_job(jobs.command(home, JOB, ("switch", "--attempt", attempt), VERDICT_EXIT_CODES))
     return attempt
-
-
-def _job(home: Home, attempt: str) -> Job:
-    command = (sys.executable, "-m", host_agent.PACKAGE, "--home", home.root)
-    return Job(
-        name=JOB,
-        argv=(*command, "switch", "--attempt", attempt),
-        environment={"PYTHONPATH": os.path.realpath(home.agent_current)},
-        working_directory=home.root,
-        verdict_exit_codes=VERDICT_EXIT_CODES,
-    )
 
 
 def progress_path(home: Home) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import dataclass
 from typing import Any, Dict, Mapping, Optional, Tuple
 
-from . import agent, jobs, runtime
-from .backend.base import Backend, Job
+from . import jobs, runtime
+from .backend.base import Backend
 from .clocks import Clocks
 from .errors import DraftgateError, HostError
 from .files import read_json, write_atomic, write_json
@@ -135,24 +134,8 @@ def _start(home: Home, backend: Backend, wish: Wish, name: str) -> None:
         },
         0o600,
     )
-    backend.start_job(
-        Job(
-            name=name,
-            argv=(
-                sys.executable,
-                "-m",
-                agent.PACKAGE,
-                "--home",
-                home.root,
-                "install-runtime",
-                "--name",
-                name,
-            ),
-            environment={"PYTHONPATH": os.path.realpath(home.agent_current)},
-            working_directory=home.root,
-            verdict_exit_codes=(EXIT_DONE, EXIT_FAILED),
-        )
-    )
+    arguments = ("install-runtime", "--name", name)
+    backend.start_job(jobs.command(home, name, arguments, (EXIT_DONE, EXIT_FAILED)))
 
 
 def _ended(home: Home, backend: Backend, name: str, state: Dict[str, Any]) -> Dict[str, Any]:
