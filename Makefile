@@ -46,7 +46,7 @@ fi
 exec 9>&-
 endef
 
-.PHONY: help deploy test test-unit test-long bench lint tiny-pair system-packages clean .venv .venv-dev
+.PHONY: help deploy replay test test-unit test-long bench lint tiny-pair system-packages test-packages clean .venv .venv-dev
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,7 +54,10 @@ help: ## list the targets
 deploy: .venv ## deploy to this machine, or elsewhere: make deploy ARGS="-i inventory/... --check --diff"
 	@.venv/bin/ansible-playbook deploy.yml $(ARGS)
 
-test: lint .venv ## what CI runs: lint, unit and integration tests, a real deployment and its faults
+replay: .venv .venv-dev ## the incident again: its files against two engines, and the tiny pair broken for real
+	@$(DEV)/python -m tests.replay $(ARGS)
+
+test: lint .venv test-packages ## what CI runs: lint, unit and integration tests, a real deployment and its faults
 	@$(DEV)/pytest tests/unit
 	$(DEV)/pytest --verbose --durations=10 -m "not long and not bench" tests/integration tests/e2e $(ARGS)
 
@@ -103,6 +106,18 @@ system-packages: ## what pip cannot bring: python3-venv, libnuma1 (asks for root
 	install="apt-get install --yes --no-install-recommends$$missing"
 	if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
 	  echo "Type this and run make again (or install the same packages of your distribution): sudo $$install" >&2
+	  exit 1
+	fi
+	export DEBIAN_FRONTEND=noninteractive
+	apt-get -qq -o DPkg::Lock::Timeout=300 update
+	$${install/apt-get/apt-get -qq -o DPkg::Lock::Timeout=300}
+
+test-packages: ## what the tests need beside: a browser to open the report page in
+	@command -v chromium >/dev/null && exit 0
+	install="apt-get install --yes --no-install-recommends chromium"
+	echo "chromium is missing: a test opens the report page in it."
+	if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+	  echo "Type this and run make again (or install the same package of your distribution): sudo $$install" >&2
 	  exit 1
 	fi
 	export DEBIAN_FRONTEND=noninteractive

@@ -41,13 +41,17 @@ def judge(
     overrides: Optional[Mapping[str, Any]] = None,
     gpu: Optional[Mapping[str, Any]] = None,
     server: Optional[Mapping[str, Any]] = None,
+    environment: Optional[Mapping[str, str]] = None,
+    packages: Optional[Mapping[str, str]] = None,
 ) -> Verdict:
     """Judge two local model directories: all findings at once, nothing is written.
 
     :param engine: ``{"name": "vllm", "version": "0.32.0"}``.
     :param overrides: merged over the drafter's config first: the result is what counts.
     :param gpu: ``{"count": 0}`` means a CPU; an empty dict means not known.
-    :param server: engine arguments; ``max_model_len`` counts here.
+    :param server: engine arguments in snake case.
+    :param environment: the engine's environment variables.
+    :param packages: versions of packages beside the engine (``{"flash-attn": "2.8.3"}``).
     :raises InputError: the wish itself cannot be understood, or the target has no readable config.json.
     """
     if not is_integer(num_speculative_tokens) or num_speculative_tokens < 1:
@@ -65,6 +69,8 @@ def judge(
         overrides={} if overrides is None else overrides,
         gpu=gpu or {},
         server=server or {},
+        environment=environment or {},
+        packages=packages or {},
     )
     return Verdict(_findings(facts), dict(facts.inferred), dict(facts.drafter.config))
 

@@ -41,6 +41,10 @@ class Facts:
     :param drafter: the effective config (overrides merged); empty where there is none to judge.
     :param has_own_config: the drafter brings a config.json that could be read.
     :param target: the target's config, ``text_config`` resolved.
+    :param server: the engine's arguments in snake case, as ``vllm_server_args``.
+    :param gpu: ``{arch: "sm_86", count, memory_gib}``, each where it is known; ``count`` 0 means a CPU.
+    :param environment: the engine's environment variables.
+    :param packages: versions of packages beside the engine (``{"flash-attn": "2.8.3"}``).
     :param inferred: what the drafter's headers prove (:func:`drafter_weights.infer`).
     :param unreadable: a finding for each file that could not be read.
     """
@@ -53,6 +57,9 @@ class Facts:
     engine: Engine
     num_speculative_tokens: int
     server: Mapping[str, Any]
+    gpu: Mapping[str, Any]
+    environment: Mapping[str, str]
+    packages: Mapping[str, str]
     inferred: Mapping[str, Any]
     unreadable: List[Finding]
 
@@ -116,6 +123,8 @@ def gather(
     overrides: Mapping[str, Any],
     gpu: Mapping[str, Any],
     server: Mapping[str, Any],
+    environment: Mapping[str, str],
+    packages: Mapping[str, str],
 ) -> Facts:
     """Read headers, configs and tokenizer files; no weights.
 
@@ -146,6 +155,9 @@ def gather(
         engine=Engine.of(engine, gpu),
         num_speculative_tokens=num_speculative_tokens,
         server=server,
+        gpu=gpu,
+        environment=environment,
+        packages=packages,
         inferred=drafter_weights.infer(weights, target.integer("hidden_size")) if weights else {},
         unreadable=unreadable,
     )

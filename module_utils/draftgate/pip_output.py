@@ -68,7 +68,7 @@ class PipProgress:
         self._total = lock.download_bytes, lock.installed_bytes
         self._scratch, self._site_packages, self._progress = scratch, site_packages, progress
         self._fetched: Set[str] = set()
-        self._current, self._file = "", ""
+        self._current, self._file, self._most = "", "", 0
         self._installing = False
 
     def __call__(self, line: Optional[str]) -> None:
@@ -94,6 +94,8 @@ class PipProgress:
         current = self._packages.get(self._current)
         if current and current.name not in self._fetched:
             done += min(self._unfinished_bytes(), current.download_bytes)
+        # A file that is complete leaves the scratch directory before pip names the next one.
+        done = self._most = max(done, self._most)
         count = f"{self._current} {len(self._fetched)}/{len(self._packages)}".strip()
         self._progress("download", done, self._total[0], f"{count}, {mib(done)} of {mib(self._total[0])}")
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from draftgate import contract
 from draftgate.contract import judge
-from draftgate.contract_rules import spaced_layer_ids
+from draftgate.contract_rules.layers import spaced_layer_ids
 from draftgate.engine_support import Engine
 from draftgate.errors import DraftgateError, InputError
 from draftgate.findings import ERROR, WARNING, Finding
