@@ -265,6 +265,20 @@ def test_the_download_counts_bytes(version: str, tmp_path: Path) -> None:
     assert seen[-1][3] == "torch 1/2, 0 MiB of 0 MiB"
 
 
+def test_the_download_never_goes_back(tmp_path: Path) -> None:
+    """pip moves a complete file away before it names the next one."""
+    unfinished = tmp_path / "pip-unpack-x1" / "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
+    unfinished.parent.mkdir()
+    unfinished.write_bytes(b"x" * 900)
+    seen: list[int] = []
+    watch = PipProgress(parse_lock(SMALL), str(tmp_path), "", lambda *step: seen.append(step[1]))
+    for line in PIPS["23.0"]:
+        watch(line)
+    unfinished.unlink()
+    watch(None)
+    assert seen[-2:] == [1000, 1000]
+
+
 def test_the_installation_counts_what_is_complete(tmp_path: Path) -> None:
     for name, complete in (("little_cpu-1.0", True), ("torch-2.13.0+cpu", False), ("pip-23.0", True)):
         (tmp_path / f"{name}.dist-info").mkdir()
