@@ -47,6 +47,8 @@ class Facts:
     :param packages: versions of packages beside the engine (``{"flash-attn": "2.8.3"}``).
     :param inferred: what the drafter's headers prove (:func:`drafter_weights.infer`).
     :param unreadable: a finding for each file that could not be read.
+    :param drafter_dir: for rules about files that no reader knows.
+    :param target_config: the whole config.json, of which ``target`` may be a part.
     """
 
     drafter: Fields
@@ -62,6 +64,8 @@ class Facts:
     packages: Mapping[str, str]
     inferred: Mapping[str, Any]
     unreadable: List[Finding]
+    drafter_dir: str
+    target_config: Mapping[str, Any]
 
     @property
     def has_config(self) -> bool:
@@ -160,6 +164,8 @@ def gather(
         packages=packages,
         inferred=drafter_weights.infer(weights, target.integer("hidden_size")) if weights else {},
         unreadable=unreadable,
+        drafter_dir=drafter_dir,
+        target_config=target_config,
     )
 
 
