@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Tuple
 
 from .config_fields import is_integer, text_config
 from .errors import InputError
@@ -31,6 +31,12 @@ class Tokenizer:
     special: Dict[str, Tuple[int, ...]]
     added: Dict[int, str]
     vocab: Mapping[str, int]
+    special_flags: FrozenSet[int] = frozenset()
+    template: str = ""
+
+    def is_special(self, token_id: int) -> bool:
+        """An added token that its file calls special: no text is tokenised to it."""
+        return token_id in self.special_flags
 
     @property
     def length(self) -> int:

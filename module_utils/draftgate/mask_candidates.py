@@ -1,0 +1,197 @@
+"""Which rows of the target's embedding may be the mask, each with its reason. Nothing here chooses.
+
+The mask is neither in the drafter's weights nor in the tokenizer: 248070 and 248077 are both published masks
+on one tokenizer. So the list is ranked hints, and the drafter's own revision, or a measurement, decides.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+from .findings import ERROR, Finding
+from .published import PUBLISHED, Published
+from .tokenizer import Tokenizer
+
+FITTING = "an added token without a role, or an unused row"
+NOT_A_CHOICE = "They are hints: the drafter's own revision, or a measurement, decides."
+NO_NAME = 'No token\'s name contains "mask", so a search by name cannot find it.'
+
+# Of the many reserved names and markers that a tokenizer has, the first few are worth a try.
+SPECIAL_AT_MOST = 3
+
+# A shape under the names of a drafter's config, and the same in the public record.
+SHAPE = {
+    "target_layers": "target_layers",
+    "num_hidden_layers": "draft_layers",
+    "hidden_size": "hidden",
+    "intermediate_size": "ffn",
+    "num_attention_heads": "heads",
+    "num_key_value_heads": "kv_heads",
+    "head_dim": "head_dim",
+}
+
+# Names of tokens that no text holds, the likeliest first: kept for later, or for another kind of input.
+_UNUSED_NAMES = (
+    ("a name that says mask", re.compile("mask", re.IGNORECASE)),
+    ("a reserved name", re.compile(r"reserved|unused|place[^a-z]?holder", re.IGNORECASE)),
+    ("a marker of audio, image or video", re.compile("audio|vision|image|video", re.IGNORECASE)),
+)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One row that may be the mask.
+
+    :param token: the added token of this row; None for a row without one.
+    :param reason: why it is in the list, a phrase; several joined by ``; ``.
+    :param known: the public record has a drafter with this mask.
+    """
+
+    id: int
+    token: Optional[str]
+    reason: str
+    known: bool
+
+    def as_dict(self) -> Dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def name(self) -> str:
+        return f"{self.id} {self.token or 'without a token'}"
+
+
+Hint = Tuple[int, str, bool]
+
+
+def rank(
+    tokenizer: Tokenizer, *, shape: Optional[Mapping[str, Any]] = None, limit: int = 8
+) -> List[Candidate]:
+    """Rows that may be the mask, the best hint first. It ranks and never chooses.
+
+    In this order: published for a drafter of exactly this shape, published for the same tokenizer, special
+    and unused in text, the first row after the tokenizer, a name that contains "mask".
+
+    :param shape: what is known of :data:`SHAPE`; it names a published pair only with both ``target_layers``
+        and ``hidden_size``.
+    """
+    reasons: Dict[int, List[Tuple[str, bool]]] = {}
+    for token_id, reason, known in _hints(tokenizer, shape or {}):
+        if _may_be_mask(tokenizer, token_id):
+            reasons.setdefault(token_id, []).append((reason, known))
+    return [
+        Candidate(
+            token_id,
+            tokenizer.piece(token_id),
+            "; ".join(reason for reason, _ in given),
+            any(known for _, known in given),
+        )
+        for token_id, given in list(reasons.items())[:limit]
+    ]
+
+
+def by_name(tokenizer: Tokenizer) -> List[Tuple[int, str]]:
+    """Added tokens whose name contains "mask": what a search by hand finds, and for most targets nothing."""
+    return [(number, name) for number, name in sorted(tokenizer.added.items()) if "mask" in name.lower()]
+
+
+def judge(
+    tokenizer: Tokenizer, mask: int, field: str, *, shape: Optional[Mapping[str, Any]] = None
+) -> List[Finding]:
+    """What is wrong with a claimed mask: DG205 no row, DG206 a role, DG207 ordinary text; empty when nothing.
+
+    :param field: where it is claimed, as in ``drafter.dflash_config.mask_token_id``.
+    :param shape: as :func:`rank` takes it, for the candidates in the message.
+    """
+    wrong = _verdict(tokenizer, mask)
+    if wrong is None:
+        return []
+    code, expected, message, source = wrong
+    candidates = rank(tokenizer, shape=shape, limit=3)
+    return [
+        Finding(
+            code=code,
+            severity=ERROR,
+            field=field,
+            observed={"id": mask, "token": tokenizer.piece(mask), "roles": tokenizer.roles(mask)},
+            expected=expected,
+            message=" ".join([message, *_hints_in_words(tokenizer, candidates)]),
+            fix=f"Set {field.partition('drafter.')[2] or field} to the value in the config.json of the "
+            "drafter's revision; this one may belong to another tokenizer.",
+            source=source,
+        )
+    ]
+
+
+def _verdict(tokenizer: Tokenizer, mask: int) -> Optional[Tuple[str, Any, str, str]]:
+    """Code, what is expected, the message and its source; None where nothing is wrong."""
+    rows = tokenizer.rows
+    if rows is not None and not 0 <= mask < rows:
+        says = f"The mask is {mask}, and the target's embedding has rows 0 to {rows - 1}."
+        return "DG205", {"first": 0, "last": rows - 1}, says, "vLLM VocabParallelEmbedding"
+    says = f"The mask is {tokenizer.describe(mask)} (id {mask}):"
+    if tokenizer.roles(mask):
+        return "DG206", FITTING, f"{says} drafts made from it are not accepted.", "NeMo Automodel#2461"
+    if tokenizer.is_ordinary(mask):
+        return "DG207", FITTING, f"{says} no published drafter has such a mask.", "published DFlash drafters"
+    return None
+
+
+def _hints_in_words(tokenizer: Tokenizer, candidates: Sequence[Candidate]) -> Iterator[str]:
+    if candidates:
+        listed = "; ".join(f"{one.name} ({one.reason.partition('; ')[0]})" for one in candidates)
+        yield f"Candidates, best first: {listed}. {NOT_A_CHOICE}"
+    if not by_name(tokenizer):
+        yield NO_NAME
+
+
+def _may_be_mask(tokenizer: Tokenizer, token_id: int) -> bool:
+    is_row = tokenizer.rows is None or token_id < tokenizer.rows
+    return is_row and not tokenizer.roles(token_id) and not tokenizer.is_ordinary(token_id)
+
+
+def _hints(tokenizer: Tokenizer, shape: Mapping[str, Any]) -> Iterator[Hint]:
+    yield from _published([entry for entry in PUBLISHED if _has_shape(entry, shape)], "a drafter of exactly this shape")
+    same_rows = [entry for entry in PUBLISHED if entry.vocab_size and entry.vocab_size == tokenizer.rows]
+    yield from _published(same_rows, "whose target has as many rows")
+    yield from _unused_in_text(tokenizer)
+    if tokenizer.vocab:
+        yield tokenizer.length, "the first row after the tokenizer", False
+    for token_id, name in by_name(tokenizer):
+        yield token_id, f"its name is {name}", False
+
+
+def _has_shape(entry: Published, shape: Mapping[str, Any]) -> bool:
+    given = {key: shape[key] for key in SHAPE if shape.get(key) is not None}
+    is_enough = {"target_layers", "hidden_size"} <= set(given)
+    return is_enough and all(getattr(entry, SHAPE[key]) == value for key, value in given.items())
+
+
+def _published(entries: Sequence[Published], what: str) -> Iterator[Hint]:
+    """Each mask of these drafters, the one of most drafters first."""
+    repos: Dict[int, List[str]] = {}
+    for entry in entries:
+        if entry.mask_token_id is not None:
+            name = f"{entry.repo} ({entry.revision})" if entry.revision else entry.repo
+            repos.setdefault(entry.mask_token_id, []).append(name)
+    for token_id, names in sorted(repos.items(), key=lambda item: -len(item[1])):
+        others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        yield token_id, f"the mask of {names[0]}{others}, {what}", True
+
+
+def _unused_in_text(tokenizer: Tokenizer) -> Iterator[Hint]:
+    """Added tokens without a role that the chat template does not mention, the likeliest few."""
+    ranked = []
+    for token_id, name in sorted(tokenizer.added.items()):
+        kinds = [kind for kind, (_, pattern) in enumerate(_UNUSED_NAMES) if pattern.search(name)]
+        kind = kinds[0] if kinds else len(_UNUSED_NAMES)
+        is_unused = bool(kinds) or tokenizer.is_special(token_id)
+        if is_unused and not tokenizer.roles(token_id) and name not in tokenizer.template:
+            ranked.append((kind, token_id))
+    words = [what for what, _ in _UNUSED_NAMES] + ["special"]
+    for kind, token_id in sorted(ranked)[:SPECIAL_AT_MOST]:
+        count = sum(1 for other, _ in ranked if other == kind)
+        one_of = f", one of {count}" if count > 1 else ""
+        template = "not in the chat template" if tokenizer.template else "no chat template to look into"
+        yield token_id, f"an added token with {words[kind]}{one_of}, {template}", False
