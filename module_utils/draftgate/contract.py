@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from . import effective_config
 from .config_fields import is_integer
-from .contract_facts import Facts, gather
+from .contract_facts import Facts, gather, read_own_config
 from .contract_rules import RULES
 from .errors import DraftgateError, InputError
 from .findings import ERROR, INFO, WARNING, Finding, accept, blocking
@@ -109,7 +109,7 @@ def converge(
     changed = dest is not None and not effective_config.is_written(dest, drafter_dir, config)
     if dest is not None and not check_mode:
         effective_config.write(dest, drafter_dir, config)
-    diff = {"before": effective_config.read(drafter_dir), "after": config}
+    diff = {"before": read_own_config(drafter_dir), "after": config}
     return {"changed": changed, "diff": diff, **_result(verdict)}
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any, Callable, List, Mapping, Optional, Tuple, TypeVar
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, TypeVar
 
 from . import drafter_weights
 from .config_fields import Fields, text_config
-from .effective_config import CONFIG_NAME, merge, read
+from .effective_config import CONFIG_NAME, merge
 from .engine_support import Engine
 from .errors import InputError
-from .files import read_json
 from .findings import ERROR, Finding
 from .safetensors import Weights, read_weights
 from .tokenizer import Tokenizer, read_tokenizer
+from .untrusted import read_json
 
 T = TypeVar("T")
 MASK = "dflash_config.mask_token_id"
@@ -144,7 +144,7 @@ def gather(
             unreadable.append(_unreadable(name, exc))
             return None
 
-    own = attempt("drafter.config", lambda: read(drafter_dir))
+    own = attempt("drafter.config", lambda: read_own_config(drafter_dir))
     config = {} if own is None else merge(own, overrides)
     target_config = read_json(os.path.join(target_dir, CONFIG_NAME), "reading the target's config.json")
     prefix, text = text_config(target_config)
@@ -167,6 +167,19 @@ def gather(
         drafter_dir=drafter_dir,
         target_config=target_config,
     )
+
+
+def read_own_config(drafter_dir: str) -> Dict[str, Any]:
+    """The drafter's own config; empty where it has none, which overrides may make up for.
+
+    :raises InputError: DG202, there is one and it is not a JSON object.
+    """
+    path = os.path.join(drafter_dir, CONFIG_NAME)
+    try:
+        return read_json(path, "reading the drafter's config.json") if os.path.lexists(path) else {}
+    except InputError as exc:
+        exc.code = "DG202"
+        raise
 
 
 def _unreadable(name: str, exc: InputError) -> Finding:

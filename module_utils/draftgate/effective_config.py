@@ -11,22 +11,9 @@ import tempfile
 from typing import Any, Dict, Mapping
 
 from .errors import InputError
-from .files import fsync_directory, make_directory, read_json, write_json
+from .files import fsync_directory, make_directory, write_json
 
 CONFIG_NAME = "config.json"
-
-
-def read(drafter_dir: str) -> Dict[str, Any]:
-    """The drafter's own config; empty where it has none, which overrides may make up for.
-
-    :raises InputError: DG202, there is one and it is not a JSON object.
-    """
-    path = os.path.join(drafter_dir, CONFIG_NAME)
-    try:
-        return read_json(path, "reading the drafter's config.json") if os.path.lexists(path) else {}
-    except InputError as exc:
-        exc.code = "DG202"
-        raise
 
 
 def merge(config: Mapping[str, Any], overrides: Any) -> Dict[str, Any]:

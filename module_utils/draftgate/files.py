@@ -90,7 +90,7 @@ def read_json(path: str, doing: str) -> Dict[str, Any]:
         raise InputError(
             doing, f"{path!r} is not UTF-8 (byte {exc.start})", "a JSON object in UTF-8"
         ) from exc
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise InputError(doing, f"{path!r} is not JSON: {exc}", "a JSON object") from exc
     if not isinstance(value, dict):
         raise InputError(doing, f"{path!r} holds a JSON {type(value).__name__}", "a JSON object")

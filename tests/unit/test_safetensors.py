@@ -122,7 +122,7 @@ def _no_json(path: Path) -> None:
     [
         (lambda path: None, "DG233", "has no *.safetensors file"),
         (_directory, "DG231", "Is a directory"),
-        (_missing_shard, "DG232", "b.safetensors is not in"),
+        (_missing_shard, "DG232", "'b.safetensors' is not in"),
         (_lost_tensor, "DG231", "lacks 'y'"),
         (_way_out, "DG231", "'../a.safetensors', which is not a file name"),
         (_no_map, "DG231", "no weight_map"),
