@@ -152,7 +152,9 @@ def _may_be_mask(tokenizer: Tokenizer, token_id: int) -> bool:
 
 
 def _hints(tokenizer: Tokenizer, shape: Mapping[str, Any]) -> Iterator[Hint]:
-    yield from _published([entry for entry in PUBLISHED if _has_shape(entry, shape)], "a drafter of exactly this shape")
+    yield from _published(
+        [entry for entry in PUBLISHED if _has_shape(entry, shape)], "a drafter of exactly this shape"
+    )
     same_rows = [entry for entry in PUBLISHED if entry.vocab_size and entry.vocab_size == tokenizer.rows]
     yield from _published(same_rows, "whose target has as many rows")
     yield from _unused_in_text(tokenizer)

@@ -1,4 +1,4 @@
-"""What a target's tokenizer files tell about an id: its name, its role, whether it is used at all.
+"""What a target's tokenizer files tell about an id: its name, its role, its text, whether it is used at all.
 
 Nothing is tokenised here. ``tokenizer.json`` does not list every added token: Qwen3.5/3.6 have
 ``<|audio_start|>`` … ``<|audio_pad|>`` in ``tokenizer_config.json`` only, and one of them is a mask.
@@ -6,15 +6,41 @@ Nothing is tokenised here. ``tokenizer.json`` does not list every added token: Q
 
 from __future__ import annotations
 
+import functools
+import glob
 import os
-from dataclasses import dataclass
-from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Tuple
+import re
+from dataclasses import dataclass, field
+from typing import Any, Collection, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from .config_fields import is_integer, text_config
 from .errors import InputError
-from .files import read_json
+from .tokenizer_json import broken, read_bytes, read_object
+from .tokenizer_text import PieceDecoder, printable, readable
 
 ROLES = {"eos": "the end of text", "pad": "padding", "bos": "the beginning of text"}
+FAST, SENTENCEPIECE, TIKTOKEN, NONE = "fast", "sentencepiece", "tiktoken", "none"
+
+MAX_ID = 2**32 - 1  # ids are u32 in the tokenizers library
+MAX_TEMPLATE_BYTES = 4 << 20
+_SENTENCEPIECE_FILES = ("tokenizer.model", "spiece.model", "sentencepiece*.model", "*.spm")
+_TIKTOKEN_FILES = ("*.tiktoken", "tiktoken.model", "tokenizer.model", "tokenization_*.py")
+_AN_ID = f"an id from 0 to {MAX_ID}"
+_DIGITS = re.compile("[0-9]{1,10}")
+_TIKTOKEN_LINE = re.compile(rb"[A-Za-z0-9+/]+=* \d+\s")  # Llama 3's own tokenizer.model is such a file
+
+
+@dataclass(frozen=True)
+class AddedToken:
+    """A token that is not split, whatever the vocabulary says.
+
+    :param special: its file calls it special: decoding can leave it out.
+    :param files: where it is listed, ``("tokenizer_config.json",)``.
+    """
+
+    name: str
+    special: bool = False
+    files: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -23,35 +49,67 @@ class Tokenizer:
 
     :param rows: rows of the target's embedding (``vocab_size``); None when the config does not say.
     :param special: ids by role, ``{"eos": (2, 0), "pad": (0,), "bos": (0,)}``.
-    :param added: names of added tokens by id, from both files.
-    :param vocab: id of each ordinary piece; empty where there is no tokenizer.json.
+    :param added_tokens: by id, from all files that list some.
+    :param vocab: id of each piece; empty where there is no tokenizer.json.
+    :param kind: ``fast`` (tokenizer.json), ``sentencepiece``, ``tiktoken`` or ``none``.
+    :param files: the files that make it this kind.
+    :param model: ``BPE``, ``WordPiece``, ``WordLevel`` or ``Unigram``; empty where it is not said.
+    :param decode: from a piece to its bytes.
+    :param template: all chat templates, one after the other.
+    :param unlisted: names of roles that no file gives an id, ``{"pad": "<pad>"}``.
+    :param disagreements: ``{id: (name, another file's name)}``.
     """
 
     rows: Optional[int]
-    special: Dict[str, Tuple[int, ...]]
-    added: Dict[int, str]
+    special: Mapping[str, Tuple[int, ...]]
+    added_tokens: Mapping[int, AddedToken]
     vocab: Mapping[str, int]
-    special_flags: FrozenSet[int] = frozenset()
+    kind: str = FAST
+    files: Tuple[str, ...] = ()
+    model: str = ""
+    decode: PieceDecoder = field(default_factory=lambda: PieceDecoder(None))
     template: str = ""
+    unlisted: Mapping[str, str] = field(default_factory=dict)
+    disagreements: Mapping[int, Tuple[str, str]] = field(default_factory=dict)
 
-    def is_special(self, token_id: int) -> bool:
-        """An added token that its file calls special: no text is tokenised to it."""
-        return token_id in self.special_flags
+    @functools.cached_property
+    def added(self) -> Dict[int, str]:
+        """Names of added tokens by id."""
+        return {number: token.name for number, token in self.added_tokens.items()}
 
-    @property
+    @functools.cached_property
     def length(self) -> int:
-        """One more than the highest id in use (``len(tokenizer)``)."""
-        return 1 + max(filter(is_integer, (*self.added, *self.vocab.values())), default=-1)
+        """One more than the highest id in use; ``len(tokenizer)`` where ids have no gaps."""
+        return 1 + max(max(self.added_tokens, default=-1), max(self.vocab.values(), default=-1))
+
+    @functools.cached_property
+    def _pieces(self) -> Dict[int, str]:
+        return dict(zip(self.vocab.values(), self.vocab))
 
     def piece(self, token_id: int) -> Optional[str]:
-        """The added token or the vocabulary's piece of an id."""
-        if token_id in self.added:
-            return self.added[token_id]
-        return next((piece for piece, number in self.vocab.items() if number == token_id), None)
+        """The added token, or the vocabulary's piece as its file writes it; None for an id without either."""
+        if token_id in self.added_tokens:
+            return self.added_tokens[token_id].name
+        piece = self._pieces.get(token_id)
+        return None if piece is None else printable(piece)
+
+    def data(self, token_id: int) -> Optional[bytes]:
+        """The bytes of text that an id stands for; may be a part of a letter."""
+        piece = self.added.get(token_id, self._pieces.get(token_id))
+        return None if piece is None else self.decode(piece)
+
+    def text(self, token_id: int) -> Optional[str]:
+        """The piece as people read it: a space for ``Ġ`` and ``▁``, ``<0xE4>`` for a part of a letter."""
+        data = self.data(token_id)
+        return None if data is None else readable(data)
+
+    def is_special(self, token_id: int) -> bool:
+        """An added token that its file calls special."""
+        return token_id in self.added_tokens and self.added_tokens[token_id].special
 
     def is_ordinary(self, token_id: int) -> bool:
         """A piece of the vocabulary, neither an added token nor an unused row."""
-        return token_id not in self.added and self.piece(token_id) is not None
+        return token_id not in self.added_tokens and token_id in self._pieces
 
     def roles(self, token_id: int) -> List[str]:
         """``["eos", "pad"]`` for an id that is both."""
@@ -63,9 +121,11 @@ class Tokenizer:
         return f"{self._name(token_id)}, {roles}" if roles else self._name(token_id)
 
     def _name(self, token_id: int) -> str:
-        piece = self.piece(token_id)
-        if piece is not None:
-            return piece if token_id in self.added else f"the piece {piece!r}"
+        if token_id in self.added_tokens:
+            return self.added_tokens[token_id].name
+        text = self.text(token_id)
+        if text is not None:
+            return f"the piece {text!r}"
         if self.rows is not None and not 0 <= token_id < self.rows:
             return "no row of the embedding"
         return "an unused row" if self.vocab else "a row without a known name"
@@ -74,91 +134,220 @@ class Tokenizer:
 def read_tokenizer(directory: str, config: Mapping[str, Any]) -> Tokenizer:
     """The tokenizer beside a target's ``config`` (its config.json, not yet resolved to text_config).
 
-    :raises InputError: DG301, a tokenizer file that is empty, truncated or not JSON.
+    :raises InputError: DG301, a tokenizer file that is empty, too large, not JSON, or not a tokenizer's.
     """
+    kind, files = _kind(directory)
     fast = _read(directory, "tokenizer.json")
+    model = _object(fast, "model", "tokenizer.json")
     slow = _read(directory, "tokenizer_config.json")
-    added = {**_added_of_config(slow), **_added_of_tokenizer(fast)}
+    vocab = _vocab(model)
+    added, disagreements = _added_tokens(directory, fast, slow)
+    special, unlisted = _roles(directory, config, slow, vocab, added)
     rows = text_config(config)[1].get("vocab_size")
     return Tokenizer(
-        rows=rows if is_integer(rows) else None,
-        special=special_ids(directory, config, added),
-        added=added,
-        vocab=_vocab(fast),
+        rows=rows if _is_id(rows) and rows else None,
+        special=special,
+        added_tokens=added,
+        vocab=vocab,
+        kind=kind,
+        files=files,
+        model=model["type"] if isinstance(model.get("type"), str) else "",
+        decode=PieceDecoder(fast.get("decoder")),
+        template=_template(directory, slow),
+        unlisted=unlisted,
+        disagreements=disagreements,
     )
 
 
-def special_ids(
-    directory: str, config: Mapping[str, Any], added: Optional[Mapping[int, str]] = None
-) -> Dict[str, Tuple[int, ...]]:
-    """Ids of bos, eos and pad, from all three files that name them.
+def _kind(directory: str) -> Tuple[str, Tuple[str, ...]]:
+    """What kind of tokenizer lies there, and the names of the files that say so."""
+    if os.path.lexists(os.path.join(directory, "tokenizer.json")):
+        return FAST, ("tokenizer.json",)
+    tiktoken = [name for name in _named(directory, _TIKTOKEN_FILES) if _is_tiktoken(directory, name)]
+    pieces = [name for name in _named(directory, _SENTENCEPIECE_FILES) if name not in tiktoken]
+    if pieces:
+        return SENTENCEPIECE, tuple(pieces)
+    return (TIKTOKEN, tuple(tiktoken)) if tiktoken else (NONE, ())
 
-    config.json and generation_config.json give an id or a list of ids, tokenizer_config.json a token's
-    name; engines stop at any of them, so all count.
-    """
-    slow = _read(directory, "tokenizer_config.json")
-    names = _added_of_config(slow) if added is None else added
-    id_of = {name: number for number, name in names.items()}
-    places = [config, text_config(config)[1], _read(directory, "generation_config.json")]
-    result: Dict[str, Tuple[int, ...]] = {}
-    for role in ROLES:
-        ids = [number for place in places for number in _ids(place.get(f"{role}_token_id"))]
-        ids += _ids(id_of.get(_token_name(slow.get(f"{role}_token"))))
-        result[role] = tuple(dict.fromkeys(ids))
-    return result
+
+def _named(directory: str, patterns: Tuple[str, ...]) -> List[str]:
+    inside = glob.escape(directory)
+    paths = [path for pattern in patterns for path in glob.glob(os.path.join(inside, pattern))]
+    return sorted({os.path.relpath(path, directory) for path in paths if os.path.isfile(path)})
+
+
+def _is_tiktoken(directory: str, name: str) -> bool:
+    """``tokenizer.model`` is SentencePiece for most models and lines of base64 and rank for Llama 3."""
+    if name != "tokenizer.model":
+        return True
+    with open(os.path.join(directory, name), "rb") as handle:
+        return bool(_TIKTOKEN_LINE.match(handle.read(4096)))
 
 
 def _read(directory: str, name: str) -> Dict[str, Any]:
     path = os.path.join(directory, name)
     if not os.path.lexists(path):
         return {}
-    doing = f"reading the target's {name}"
-    step = "Fetch this file again; the engine cannot read it either."
-    try:
-        value = read_json(path, doing)
-    except InputError as exc:
-        empty = os.path.isfile(path) and os.path.getsize(path) == 0
-        observed = f"{path!r} is empty" if empty else exc.observed
-        raise InputError(doing, observed, exc.expected, step, code="DG301") from exc
+    value = read_object(path, f"reading the target's {name}")
     if not value and name == "tokenizer.json":
-        raise InputError(doing, f"{path!r} is an empty object", "a tokenizer", step, code="DG301")
+        raise _wrong(name, "it", "an empty object", "a tokenizer")
     return value
 
 
-def _added_of_tokenizer(fast: Mapping[str, Any]) -> Dict[int, str]:
-    entries = fast.get("added_tokens")
-    return {
-        entry["id"]: _token_name(entry)
-        for entry in (entries if isinstance(entries, list) else [])
-        if isinstance(entry, Mapping) and is_integer(entry.get("id"))
-    }
+def _wrong(name: str, where: str, observed: str, expected: str) -> InputError:
+    return broken(f"reading the target's {name}", f"{where} is {observed}", expected)
 
 
-def _added_of_config(slow: Mapping[str, Any]) -> Dict[int, str]:
-    entries = slow.get("added_tokens_decoder")
-    return {
-        int(number): _token_name(entry)
-        for number, entry in (entries.items() if isinstance(entries, Mapping) else [])
-        if number.isdigit()
-    }
+def _object(value: Mapping[str, Any], key: str, name: str) -> Mapping[str, Any]:
+    inner = value.get(key)
+    if inner is not None and not isinstance(inner, Mapping):
+        raise _wrong(name, key, _kind_of(inner), "an object")
+    return inner or {}
 
 
-def _vocab(fast: Mapping[str, Any]) -> Mapping[str, int]:
-    """BPE and WordPiece have ``{piece: id}``, Unigram ``[[piece, score], …]`` in the order of ids."""
-    model = fast.get("model")
-    vocab = model.get("vocab") if isinstance(model, Mapping) else None
-    if isinstance(vocab, Mapping):
-        return vocab  # as it was read: a copy of 248 000 pieces takes longer than all rules together
+def _vocab(model: Mapping[str, Any]) -> Mapping[str, int]:
+    """BPE, WordPiece and WordLevel have ``{piece: id}``, Unigram ``[[piece, score], …]`` by id."""
+    vocab = model.get("vocab")
     if isinstance(vocab, list):
-        pieces = [str(entry[0]) if isinstance(entry, list) and entry else "" for entry in vocab]
-        return {piece: number for number, piece in enumerate(pieces)}
-    return {}
+        return {_unigram_piece(number, entry): number for number, entry in enumerate(vocab)}
+    if vocab is not None and not isinstance(vocab, dict):
+        raise _wrong("tokenizer.json", "model.vocab", _kind_of(vocab), "an object or a list")
+    if vocab and not (set(map(type, vocab.values())) == {int} and _are_ids(vocab.values())):
+        piece, number = next(item for item in vocab.items() if not _is_id(item[1]))
+        raise _wrong("tokenizer.json", f"the id of {printable(piece)!r}", _shown(number), _AN_ID)
+    return vocab or {}
 
 
-def _token_name(token: Any) -> str:
+def _unigram_piece(number: int, entry: Any) -> str:
+    if isinstance(entry, list) and entry and isinstance(entry[0], str):
+        return entry[0]
+    raise _wrong("tokenizer.json", f"model.vocab[{number}]", _kind_of(entry), "a piece and its score")
+
+
+def _added_tokens(
+    directory: str, fast: Mapping[str, Any], slow: Mapping[str, Any]
+) -> Tuple[Dict[int, AddedToken], Dict[int, Tuple[str, str]]]:
+    """Added tokens by id, and ids that two files give to different tokens. tokenizer.json counts first."""
+    tokens: Dict[int, AddedToken] = {}
+    disagreements: Dict[int, Tuple[str, str]] = {}
+    for file, number, name, special in _listed(directory, fast, slow):
+        known = tokens.get(number)
+        if known is None:
+            tokens[number] = AddedToken(name, special, (file,))
+        elif known.name != name:
+            disagreements[number] = (known.name, name)
+        elif file not in known.files:
+            tokens[number] = AddedToken(name, known.special or special, (*known.files, file))
+    return tokens, disagreements
+
+
+def _listed(
+    directory: str, fast: Mapping[str, Any], slow: Mapping[str, Any]
+) -> Iterator[Tuple[str, int, str, bool]]:
+    """``(file, id, name, special)`` of every added token that a file lists."""
+    entries = fast.get("added_tokens")
+    if entries is not None and not isinstance(entries, list):
+        raise _wrong("tokenizer.json", "added_tokens", _kind_of(entries), "a list")
+    for entry in entries or []:
+        number = entry.get("id") if isinstance(entry, Mapping) else None
+        yield ("tokenizer.json", *_token("tokenizer.json", "added_tokens", number, entry))
+    decoder = _object(slow, "added_tokens_decoder", "tokenizer_config.json")
+    for key, entry in decoder.items():
+        number = int(key) if _DIGITS.fullmatch(key) else key
+        yield (
+            "tokenizer_config.json",
+            *_token("tokenizer_config.json", "added_tokens_decoder", number, entry),
+        )
+    for name, number in _read(directory, "added_tokens.json").items():
+        yield ("added_tokens.json", *_token("added_tokens.json", "the object", number, name))
+
+
+def _token(file: str, where: str, number: Any, entry: Any) -> Tuple[int, str, bool]:
+    name = _token_name(entry)
+    if not _is_id(number):
+        raise _wrong(file, f"an id in {where}", _shown(number), _AN_ID)
+    if name is None:
+        raise _wrong(file, f"token {number} in {where}", _kind_of(entry), "a token with its content")
+    return number, name, isinstance(entry, Mapping) and entry.get("special") is True
+
+
+def special_ids(directory: str, config: Mapping[str, Any]) -> Dict[str, Tuple[int, ...]]:
+    """Ids of bos, eos and pad, from all files that name them.
+
+    :raises InputError: DG301, as :func:`read_tokenizer`.
+    """
+    return dict(read_tokenizer(directory, config).special)
+
+
+def _roles(
+    directory: str,
+    config: Mapping[str, Any],
+    slow: Mapping[str, Any],
+    vocab: Mapping[str, int],
+    added: Mapping[int, AddedToken],
+) -> Tuple[Dict[str, Tuple[int, ...]], Dict[str, str]]:
+    """Ids by role, and names of roles without an id.
+
+    config.json and generation_config.json give an id or a list of ids, tokenizer_config.json and
+    special_tokens_map.json a token's name; engines stop at any of them, so all count.
+    """
+    by_name = {token.name: number for number, token in added.items()}
+    named = [slow, _read(directory, "special_tokens_map.json")]
+    numbered = [config, text_config(config)[1], _read(directory, "generation_config.json")]
+    ids: Dict[str, Tuple[int, ...]] = {}
+    unlisted: Dict[str, str] = {}
+    for role in ROLES:
+        found = [number for place in numbered for number in _ids(place.get(f"{role}_token_id"))]
+        for name in filter(None, (_token_name(place.get(f"{role}_token")) for place in named)):
+            number = by_name.get(name, vocab.get(name))
+            if number is not None:
+                found.append(number)
+            elif vocab:
+                unlisted[role] = name
+        ids[role] = tuple(dict.fromkeys(found))
+    return ids, unlisted
+
+
+def _template(directory: str, slow: Mapping[str, Any]) -> str:
+    """Chat templates are in tokenizer_config.json, one or several, or in files of their own."""
+    inline = slow.get("chat_template")
+    entries = inline if isinstance(inline, list) else [inline, _read(directory, "chat_template.json")]
+    values = [
+        value.get("template", value.get("chat_template")) if isinstance(value, Mapping) else value
+        for value in entries
+    ]
+    texts = [value for value in values if isinstance(value, str)]
+    for name in _named(directory, ("*.jinja", "additional_chat_templates/*.jinja")):
+        path = os.path.join(directory, name)
+        texts.append(
+            read_bytes(path, f"reading the target's {name}", MAX_TEMPLATE_BYTES).decode("utf-8", "replace")
+        )
+    return "\n".join(texts)
+
+
+def _token_name(token: Any) -> Optional[str]:
     """A token is written as its text, or as an object with ``content``."""
-    return str(token.get("content", "")) if isinstance(token, Mapping) else str(token or "")
+    name = token.get("content") if isinstance(token, Mapping) else token
+    return printable(name) if isinstance(name, str) and name else None
 
 
 def _ids(value: Any) -> List[int]:
-    return [number for number in (value if isinstance(value, list) else [value]) if is_integer(number)]
+    return [number for number in (value if isinstance(value, list) else [value]) if _is_id(number)]
+
+
+def _is_id(value: Any) -> bool:
+    return is_integer(value) and 0 <= value <= MAX_ID
+
+
+def _are_ids(values: Collection[int]) -> bool:
+    return min(values) >= 0 and max(values) <= MAX_ID
+
+
+def _kind_of(value: Any) -> str:
+    return f"a JSON {type(value).__name__}"
+
+
+def _shown(value: Any) -> str:
+    """A number of a file in a message, not longer than a message may be."""
+    text = printable(repr(value))
+    return text if len(text) <= 40 else f"{text[:37]}..."
