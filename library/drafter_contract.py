@@ -50,6 +50,33 @@ options:
     description: The engine's other arguments in snake case, such as C(max_model_len).
     type: dict
     default: {}
+  environment:
+    description: The engine's environment variables. No secrets, the findings quote them.
+    type: dict
+    default: {}
+  packages:
+    description: Versions of packages beside the engine, such as C(flash-attn). Empty means not known.
+    type: dict
+    default: {}
+  compare_with:
+    description:
+      - Another engine. RV(comparison) says which findings the change from it to O(engine) ends and brings.
+    type: dict
+    suboptions:
+      name:
+        description: The engine's name.
+        type: str
+        choices: [vllm, vllm-cpu, sglang]
+        default: vllm
+      version:
+        description: Its version.
+        type: str
+        required: true
+  home:
+    description:
+      - An installation on the host. The engine that it has activated is compared with, unless O(compare_with)
+        names another one. Where nothing is activated nothing is compared.
+    type: path
   overrides:
     description:
       - Merged over the drafter's config. Objects merge key by key, lists are replaced, null removes a key.
@@ -97,6 +124,15 @@ EXAMPLES = r"""
       - code: DG228
         reason: the model card says so
         until: 2027-01-31
+
+- name: Judge an upgrade on two cards before anything is touched
+  drafter_contract:
+    drafter: /srv/models/Qwen3.6-27B-DFlash
+    target: /srv/models/Qwen3.6-27B
+    engine: {name: vllm, version: 0.32.0}
+    compare_with: {name: vllm, version: 0.20.1}
+    gpu: {arch: sm_86, count: 2, memory_gib: 48}
+    num_speculative_tokens: 15
 """
 
 RETURN = r"""
@@ -117,6 +153,11 @@ inferred:
   returned: always, unless the wish cannot be understood
 effective_config:
   description: The drafter's config with the overrides on it.
+  type: dict
+  returned: always, unless the wish cannot be understood
+comparison:
+  description: C(engine_before) and C(engine_after), and the findings that are C(gone), C(new) or C(stay);
+    null where nothing is compared.
   type: dict
   returned: always, unless the wish cannot be understood
 """
@@ -141,6 +182,10 @@ def argument_spec() -> Dict[str, Any]:
         "gpu": {"type": "dict", "default": {}},
         "num_speculative_tokens": {"type": "int", "required": True},
         "server": {"type": "dict", "default": {}},
+        "environment": {"type": "dict", "default": {}},
+        "packages": {"type": "dict", "default": {}},
+        "compare_with": {"type": "dict", "options": engine},
+        "home": {"type": "path"},
         "overrides": {"type": "dict", "default": {}},
         "accept_findings": {"type": "list", "elements": "dict", "default": []},
         "state": {"type": "str", "choices": ["validated", "present"], "default": "validated"},
@@ -165,6 +210,10 @@ def main() -> None:
             overrides=given["overrides"],
             gpu=given["gpu"],
             server=given["server"],
+            environment=given["environment"],
+            packages=given["packages"],
+            compare_with=given["compare_with"],
+            home=given["home"],
             acceptances=given["accept_findings"],
             today=datetime.date.today(),
             dest=given["dest"] if given["state"] == "present" else None,

