@@ -6,23 +6,25 @@ Nothing is tokenised here. ``tokenizer.json`` does not list every added token: Q
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import glob
 import os
 import re
 from dataclasses import dataclass, field
-from typing import Any, Collection, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Collection, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 
 from .config_fields import is_integer, text_config
 from .errors import InputError
-from .tokenizer_json import broken, read_bytes, read_object
-from .tokenizer_text import PieceDecoder, printable, readable
+from .tokenizer_json import TEMPLATE_BYTES, broken, read_bytes, read_object
+from .tokenizer_text import PieceDecoder, readable
+from .untrusted import open_file, shown
 
 ROLES = {"eos": "the end of text", "pad": "padding", "bos": "the beginning of text"}
+MODELS = ["BPE", "WordPiece", "WordLevel", "Unigram"]
 FAST, SENTENCEPIECE, TIKTOKEN, NONE = "fast", "sentencepiece", "tiktoken", "none"
 
 MAX_ID = 2**32 - 1  # ids are u32 in the tokenizers library
-MAX_TEMPLATE_BYTES = 4 << 20
 _SENTENCEPIECE_FILES = ("tokenizer.model", "spiece.model", "sentencepiece*.model", "*.spm")
 _TIKTOKEN_FILES = ("*.tiktoken", "tiktoken.model", "tokenizer.model", "tokenization_*.py")
 _AN_ID = f"an id from 0 to {MAX_ID}"
@@ -57,7 +59,7 @@ class Tokenizer:
     :param decode: from a piece to its bytes.
     :param template: all chat templates, one after the other.
     :param unlisted: names of roles that no file gives an id, ``{"pad": "<pad>"}``.
-    :param disagreements: ``{id: (name, another file's name)}``.
+    :param disagreements: what two files say of one added token, in words.
     """
 
     rows: Optional[int]
@@ -70,7 +72,7 @@ class Tokenizer:
     decode: PieceDecoder = field(default_factory=lambda: PieceDecoder(None))
     template: str = ""
     unlisted: Mapping[str, str] = field(default_factory=dict)
-    disagreements: Mapping[int, Tuple[str, str]] = field(default_factory=dict)
+    disagreements: Tuple[str, ...] = ()
 
     @functools.cached_property
     def added(self) -> Dict[int, str]:
@@ -90,8 +92,7 @@ class Tokenizer:
         """The added token, or the vocabulary's piece as its file writes it; None for an id without either."""
         if token_id in self.added_tokens:
             return self.added_tokens[token_id].name
-        piece = self._pieces.get(token_id)
-        return None if piece is None else printable(piece)
+        return self._pieces.get(token_id)
 
     def data(self, token_id: int) -> Optional[bytes]:
         """The bytes of text that an id stands for; may be a part of a letter."""
@@ -151,7 +152,7 @@ def read_tokenizer(directory: str, config: Mapping[str, Any]) -> Tokenizer:
         vocab=vocab,
         kind=kind,
         files=files,
-        model=model["type"] if isinstance(model.get("type"), str) else "",
+        model=model["type"] if model.get("type") in MODELS else "",
         decode=PieceDecoder(fast.get("decoder")),
         template=_template(directory, slow),
         unlisted=unlisted,
@@ -177,11 +178,12 @@ def _named(directory: str, patterns: Tuple[str, ...]) -> List[str]:
 
 
 def _is_tiktoken(directory: str, name: str) -> bool:
-    """``tokenizer.model`` is SentencePiece for most models and lines of base64 and rank for Llama 3."""
+    """``tokenizer.model`` is SentencePiece for most models, and lines of base64 and rank for Llama 3."""
     if name != "tokenizer.model":
         return True
-    with open(os.path.join(directory, name), "rb") as handle:
-        return bool(_TIKTOKEN_LINE.match(handle.read(4096)))
+    with contextlib.suppress(OSError), open_file(os.path.join(directory, name)) as handle:
+        return _TIKTOKEN_LINE.match(handle.read(4096)) is not None
+    return False
 
 
 def _read(directory: str, name: str) -> Dict[str, Any]:
@@ -209,13 +211,22 @@ def _vocab(model: Mapping[str, Any]) -> Mapping[str, int]:
     """BPE, WordPiece and WordLevel have ``{piece: id}``, Unigram ``[[piece, score], …]`` by id."""
     vocab = model.get("vocab")
     if isinstance(vocab, list):
-        return {_unigram_piece(number, entry): number for number, entry in enumerate(vocab)}
+        vocab = {_unigram_piece(number, entry): number for number, entry in enumerate(vocab)}
     if vocab is not None and not isinstance(vocab, dict):
         raise _wrong("tokenizer.json", "model.vocab", _kind_of(vocab), "an object or a list")
     if vocab and not (set(map(type, vocab.values())) == {int} and _are_ids(vocab.values())):
         piece, number = next(item for item in vocab.items() if not _is_id(item[1]))
-        raise _wrong("tokenizer.json", f"the id of {printable(piece)!r}", _shown(number), _AN_ID)
+        raise _wrong("tokenizer.json", f"the id of {piece!r}", shown(number), _AN_ID)
+    _refuse_half_letters("tokenizer.json", vocab or ())
     return vocab or {}
+
+
+def _refuse_half_letters(name: str, texts: Iterable[str]) -> None:
+    """Half of a surrogate pair, which JSON can escape, can be neither printed nor written."""
+    try:
+        "".join(texts).encode("utf-8")
+    except UnicodeEncodeError:
+        raise _wrong(name, "a piece", "half of a surrogate pair", "text") from None
 
 
 def _unigram_piece(number: int, entry: Any) -> str:
@@ -226,19 +237,23 @@ def _unigram_piece(number: int, entry: Any) -> str:
 
 def _added_tokens(
     directory: str, fast: Mapping[str, Any], slow: Mapping[str, Any]
-) -> Tuple[Dict[int, AddedToken], Dict[int, Tuple[str, str]]]:
-    """Added tokens by id, and ids that two files give to different tokens. tokenizer.json counts first."""
+) -> Tuple[Dict[int, AddedToken], Tuple[str, ...]]:
+    """Added tokens by id, and where files disagree about one. What tokenizer.json says counts."""
     tokens: Dict[int, AddedToken] = {}
-    disagreements: Dict[int, Tuple[str, str]] = {}
+    ids: Dict[str, int] = {}
+    disagreements: List[str] = []
     for file, number, name, special in _listed(directory, fast, slow):
         known = tokens.get(number)
         if known is None:
             tokens[number] = AddedToken(name, special, (file,))
         elif known.name != name:
-            disagreements[number] = (known.name, name)
+            disagreements.append(f"id {number} is {known.name} in {known.files[0]} and {name} in {file}")
         elif file not in known.files:
             tokens[number] = AddedToken(name, known.special or special, (*known.files, file))
-    return tokens, disagreements
+        first = ids.setdefault(name, number)
+        if first != number:
+            disagreements.append(f"{name} is id {first} in {tokens[first].files[0]} and {number} in {file}")
+    return tokens, tuple(disagreements)
 
 
 def _listed(
@@ -248,35 +263,25 @@ def _listed(
     entries = fast.get("added_tokens")
     if entries is not None and not isinstance(entries, list):
         raise _wrong("tokenizer.json", "added_tokens", _kind_of(entries), "a list")
-    for entry in entries or []:
-        number = entry.get("id") if isinstance(entry, Mapping) else None
-        yield ("tokenizer.json", *_token("tokenizer.json", "added_tokens", number, entry))
+    numbered = [(entry.get("id") if isinstance(entry, Mapping) else None, entry) for entry in entries or []]
+    yield from _tokens("tokenizer.json", numbered)
     decoder = _object(slow, "added_tokens_decoder", "tokenizer_config.json")
-    for key, entry in decoder.items():
-        number = int(key) if _DIGITS.fullmatch(key) else key
-        yield (
-            "tokenizer_config.json",
-            *_token("tokenizer_config.json", "added_tokens_decoder", number, entry),
-        )
-    for name, number in _read(directory, "added_tokens.json").items():
-        yield ("added_tokens.json", *_token("added_tokens.json", "the object", number, name))
+    keys = {key: int(key) if _DIGITS.fullmatch(key) else key for key in decoder}
+    yield from _tokens("tokenizer_config.json", [(keys[key], entry) for key, entry in decoder.items()])
+    legacy = _read(directory, "added_tokens.json")
+    yield from _tokens("added_tokens.json", [(number, name) for name, number in legacy.items()])
 
 
-def _token(file: str, where: str, number: Any, entry: Any) -> Tuple[int, str, bool]:
-    name = _token_name(entry)
-    if not _is_id(number):
-        raise _wrong(file, f"an id in {where}", _shown(number), _AN_ID)
-    if name is None:
-        raise _wrong(file, f"token {number} in {where}", _kind_of(entry), "a token with its content")
-    return number, name, isinstance(entry, Mapping) and entry.get("special") is True
-
-
-def special_ids(directory: str, config: Mapping[str, Any]) -> Dict[str, Tuple[int, ...]]:
-    """Ids of bos, eos and pad, from all files that name them.
-
-    :raises InputError: DG301, as :func:`read_tokenizer`.
-    """
-    return dict(read_tokenizer(directory, config).special)
+def _tokens(file: str, entries: Iterable[Tuple[Any, Any]]) -> Iterator[Tuple[str, int, str, bool]]:
+    for number, entry in entries:
+        content = entry.get("content") if isinstance(entry, Mapping) else entry
+        if not _is_id(number):
+            raise _wrong(file, "the id of an added token", shown(number), _AN_ID)
+        if not isinstance(content, str):
+            raise _wrong(file, f"added token {number}", _kind_of(content), "text")
+        _refuse_half_letters(file, [content])
+        if content:  # an empty one is ignored, as the tokenizers library does
+            yield file, number, content, isinstance(entry, Mapping) and entry.get("special") is True
 
 
 def _roles(
@@ -320,15 +325,15 @@ def _template(directory: str, slow: Mapping[str, Any]) -> str:
     for name in _named(directory, ("*.jinja", "additional_chat_templates/*.jinja")):
         path = os.path.join(directory, name)
         texts.append(
-            read_bytes(path, f"reading the target's {name}", MAX_TEMPLATE_BYTES).decode("utf-8", "replace")
+            read_bytes(path, f"reading the target's {name}", TEMPLATE_BYTES).decode("utf-8", "replace")
         )
     return "\n".join(texts)
 
 
 def _token_name(token: Any) -> Optional[str]:
-    """A token is written as its text, or as an object with ``content``."""
+    """A token is written as its text, or as an object with ``content``; None for what is neither."""
     name = token.get("content") if isinstance(token, Mapping) else token
-    return printable(name) if isinstance(name, str) and name else None
+    return name.encode("utf-8", "replace").decode() if isinstance(name, str) and name else None
 
 
 def _ids(value: Any) -> List[int]:
@@ -345,9 +350,3 @@ def _are_ids(values: Collection[int]) -> bool:
 
 def _kind_of(value: Any) -> str:
     return f"a JSON {type(value).__name__}"
-
-
-def _shown(value: Any) -> str:
-    """A number of a file in a message, not longer than a message may be."""
-    text = printable(repr(value))
-    return text if len(text) <= 40 else f"{text[:37]}..."

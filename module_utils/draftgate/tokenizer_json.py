@@ -7,15 +7,20 @@ bytes: as Python objects they would take some 100 MiB.
 from __future__ import annotations
 
 import json
-import os
 import re
-import stat
+import sys
 from typing import Any, Dict, List, Optional, Union
 
 from .errors import InputError
+from .untrusted import Limits, open_file
 
 CODE = "DG301"
-MAX_BYTES = 64 << 20  # twice the largest known one: 33 MB (Gemma 3)
+# Twice the largest known ones: 33 MB and 480 000 values beside the merges (Gemma 3).
+TOKENIZER = Limits(64 << 20, 1_000_000)
+TEMPLATE_BYTES = 4 << 20
+# Where Python does not refuse long integers by itself (CVE-2020-10735) they take quadratic time.
+_INT_IS_BOUNDED = hasattr(sys, "set_int_max_str_digits")
+_LONGEST_INTEGER = 4300
 FETCH_AGAIN = "Fetch this file again; the engine cannot read it either."
 
 # JSON's grammar for what merges hold: strings (tokenizers < 0.20), or pairs of strings.
@@ -31,38 +36,58 @@ _BEFORE_KEY = b"{, \t\n\r"
 
 
 def read_object(path: str, doing: str) -> Dict[str, Any]:
-    """The JSON object of ``path``, with every list of merges emptied.
+    """The JSON object of ``path``, with its lists of merges emptied.
 
     :param doing: the phrase for the error ("reading the target's tokenizer.json").
-    :raises InputError: unreadable, too large, empty, not UTF-8, not JSON, nested too deeply, not an object.
+    :raises InputError: unreadable, too large, empty, not UTF-8, not JSON, or not an object.
     """
+    raw = without_merges(read_bytes(path, doing, TOKENIZER.bytes))  # the whole of it is not needed any more
+    if not raw:
+        raise broken(doing, f"{path!r} is empty", "a JSON object")
     try:
-        value = json.loads(without_merges(read_bytes(path, doing)).decode("utf-8"))
-    except (ValueError, RecursionError):  # once more as it is, for an error that names the right place
-        value = _loads(read_bytes(path, doing), path, doing)
+        value = _parse(raw)
+    except UnicodeDecodeError as exc:
+        raise broken(doing, f"{path!r} is not UTF-8 (byte {exc.start})", "a JSON object in UTF-8") from exc
+    except ValueError as exc:
+        raise broken(doing, f"{path!r} is not JSON: {exc}", "a JSON object") from exc
     if not isinstance(value, dict):
         raise broken(doing, f"{path!r} holds a JSON {type(value).__name__}", "a JSON object")
     return value
 
 
-def read_bytes(path: str, doing: str, limit: int = MAX_BYTES) -> bytes:
-    """All of a regular file that is neither empty nor larger than ``limit`` bytes.
+def _parse(raw: bytes) -> Any:
+    """As :func:`untrusted.parse_json`, whose walks over a large vocabulary would cost 0.1 s and 30 MiB.
+
+    So its users look at what they take, and do not recurse. Integers may be long: ``model_max_length`` of
+    many a tokenizer_config.json has 31 digits.
+    """
+    found = sum(map(raw.count, (b",", b"[", b"{")))
+    if found > TOKENIZER.values:
+        raise ValueError(f"it has about {found} values, more than {TOKENIZER.values}")
+    try:
+        return json.loads(raw.decode("utf-8"), parse_int=None if _INT_IS_BOUNDED else _integer)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > _LONGEST_INTEGER:
+        raise ValueError(f"an integer of {len(digits)} digits")
+    return int(digits)
+
+
+def read_bytes(path: str, doing: str, limit: int) -> bytes:
+    """All of a regular file of at most ``limit`` bytes.
 
     :raises InputError: it is not that.
     """
     try:
-        # Not blocking, because opening a fifo would wait for its writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "rb") as handle:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise broken(doing, f"{path!r} is no regular file", "a file")
+        with open_file(path) as handle:
             raw = handle.read(limit + 1)
     except OSError as exc:
         raise broken(doing, f"{path!r} cannot be read: {exc.strerror}", "a readable file") from exc
-    if not raw:
-        raise broken(doing, f"{path!r} is empty", "a JSON object")
     if len(raw) > limit:
-        raise broken(doing, f"{path!r} is larger than {limit >> 20} MiB", "a tokenizer's file")
+        raise broken(doing, f"{path!r} is too large", f"at most {limit} bytes")
     return raw
 
 
@@ -86,35 +111,22 @@ def without_merges(raw: bytes) -> bytes:
 
 
 def _skipped(raw: bytes, start: int) -> Optional[int]:
-    """The index after the array at ``start``; None where it holds anything else."""
+    """The index after the array at ``start``; None where it holds anything else, or is not UTF-8."""
     position = start + 1
-    while True:
-        some = _SOME.match(raw, position)
-        if some is None:
-            break
-        _check_utf8(raw[position : some.end()])
-        position = some.end()
-    last = _LAST.match(raw, position)
-    if last is None:
-        return None
-    _check_utf8(raw[position : last.end()])
-    return last.end()
-
-
-def _check_utf8(piece: bytes) -> None:
-    """:raises UnicodeDecodeError: it is not UTF-8."""
-    piece.decode("utf-8")
-
-
-def _loads(raw: bytes, path: str, doing: str) -> Any:
     try:
-        return json.loads(raw.decode("utf-8"))
-    except UnicodeDecodeError as exc:
-        raise broken(doing, f"{path!r} is not UTF-8 (byte {exc.start})", "a JSON object in UTF-8") from exc
-    except ValueError as exc:
-        raise broken(doing, f"{path!r} is not JSON: {exc}", "a JSON object") from exc
-    except RecursionError as exc:
-        raise broken(doing, f"{path!r} is nested too deeply", "a tokenizer's file") from exc
+        while True:
+            some = _SOME.match(raw, position)
+            if some is None:
+                break
+            some[0].decode("utf-8")
+            position = some.end()
+        last = _LAST.match(raw, position)
+        if last is None:
+            return None
+        last[0].decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    return last.end()
 
 
 def broken(doing: str, observed: str, expected: str) -> InputError:

@@ -11,7 +11,6 @@ from typing import Any, Callable, Dict, List, Mapping
 
 _BYTE_TOKEN = re.compile("<0x[0-9A-Fa-f]{2}>")
 _NOT_TEXT = re.compile("[\udc80-\udcff]")
-_NOT_UNICODE = re.compile("[\ud800-\udfff]")
 
 Step = Callable[[str], str]
 
@@ -52,18 +51,13 @@ class PieceDecoder:
             return bytes([int(piece[3:5], 16)])
         if self._is_byte_level and all(letter in _BYTES for letter in piece):
             return bytes(_BYTES[letter] for letter in piece)
-        return piece.encode("utf-8", "backslashreplace")
+        return piece.encode("utf-8")
 
 
 def readable(data: bytes) -> str:
     """``data`` as text; a byte that is only a part of a letter is shown as ``<0xE4>``."""
     text = data.decode("utf-8", "surrogateescape")
     return _NOT_TEXT.sub(lambda found: f"<0x{ord(found[0]) - 0xDC00:02X}>", text)
-
-
-def printable(text: str) -> str:
-    r"""``text`` as it can be written to a file: a lone surrogate of a JSON escape becomes ``\ud800``."""
-    return _NOT_UNICODE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _flat(decoder: Any) -> List[Mapping[str, Any]]:

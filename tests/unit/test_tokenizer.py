@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from draftgate.errors import InputError
-from draftgate.tokenizer import read_tokenizer, special_ids
+from draftgate.tokenizer import read_tokenizer
 
 from tests.conftest import REPO
 from tests.model_files import TARGET_27B, read_json, write_json, write_pair_27b
@@ -73,7 +73,8 @@ def test_special_ids_come_from_all_files(
 ) -> None:
     for name, value in files.items():
         write_json(tmp_path / name, value)
-    assert special_ids(str(tmp_path), config) == {"eos": eos, "pad": pad, "bos": bos}
+    tokenizer = read_tokenizer(str(tmp_path), config)
+    assert tokenizer.special == {"eos": eos, "pad": pad, "bos": bos}
 
 
 def test_without_tokenizer_files_ids_have_no_names(tmp_path: Path) -> None:
