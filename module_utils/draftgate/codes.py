@@ -208,6 +208,38 @@ CODES: Dict[str, Code] = {
         "Ids are judged by their range and by the config alone.",
         "Nothing, if the target brings another kind of tokenizer.",
     ),
+    "DG304": Code(
+        "The target's tokenizer is SentencePiece alone",
+        "Its pieces are in a file that only sentencepiece reads, so an ordinary piece as the mask is not seen.",
+        "Nothing, or write a tokenizer.json: AutoTokenizer.from_pretrained(…).save_pretrained(…) with "
+        "transformers, sentencepiece and protobuf.",
+    ),
+    "DG305": Code(
+        "The target's tokenizer is tiktoken or code alone",
+        "Its pieces are in ranks or in Python that is not run here, so an ordinary piece as the mask is not seen.",
+        "Nothing, or write a tokenizer.json where transformers can convert it; that needs tiktoken.",
+    ),
+    "DG306": Code(
+        "The tokenizer is longer than the target's embedding",
+        "An id that the target has no row for: text with it reads out of bounds, and a config.json of another "
+        "target looks like this.",
+        "Take config.json and the tokenizer's files from one revision of one target.",
+    ),
+    "DG307": Code(
+        "A role names a token that no file lists",
+        "transformers gives it the first row after the tokenizer, which is the mask's row of Qwen3 drafters.",
+        "Take all of the tokenizer's files from one revision.",
+    ),
+    "DG308": Code(
+        "The tokenizer's files disagree about an added token",
+        "Which one counts depends on the engine's transformers.",
+        "Take all of the tokenizer's files from one revision.",
+    ),
+    "DG309": Code(
+        "The rows of the target's embedding are not known",
+        "No config.json with vocab_size is there, so no id is judged by its range.",
+        "Name the target's config.json.",
+    ),
     # 4xx: engine version
     "DG401": Code(
         "The engine does not know DFlash",
