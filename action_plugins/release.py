@@ -12,15 +12,17 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, Optional
 
+from ansible import context
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
+from ansible.utils.vars import load_extra_vars
 
 _PACKAGES = Path(__file__).resolve().parent.parent / "module_utils"
 if str(_PACKAGES) not in sys.path:  # plugins beside a playbook cannot import its module_utils otherwise
     sys.path.insert(0, str(_PACKAGES))
 
-from draftgate import agent, controller  # noqa: E402 - needs the path above
+from draftgate import agent, controller, repeat  # noqa: E402 - needs the path above
 
 _FOLLOWED = ("switched", "restored")
 
@@ -66,7 +68,8 @@ class ActionModule(ActionBase):
         if not shows or self._task.check_mode:
             return
         if reports:
-            controller.write_reports(reports, host, result, attempted)
-        table = controller.summary(result, host, str(given.get("prompts") or ""))
+            command = repeat.command(context.CLIARGS, host, load_extra_vars(self._loader), os.getcwd())
+            controller.write_reports(reports, host, result, attempted, command)
+        table = controller.summary(result, host, str(given.get("prompts") or ""), reports)
         if table:
             Display().display(f"\n{table}\n")

@@ -8,7 +8,7 @@ import os
 import sys
 from typing import List, Optional
 
-from . import __version__, progress, release, runtime_job, status, switch
+from . import __version__, page, progress, release, runtime_job, status, switch
 from .backend import choose
 from .backend.base import Backend
 from .clocks import Clocks
@@ -54,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     switching.set_defaults(run=_switch)
 
     shown = commands.add_parser("evidence", help="the evidence of what serves, as JSON")
+    shown.add_argument("--html", action="store_true", help="as a page that needs nothing but itself")
     shown.set_defaults(run=_evidence)
 
     installing = commands.add_parser("install-runtime", help="the runtime job (started by the deploy)")
@@ -102,11 +103,14 @@ def _switch(home: Home, arguments: argparse.Namespace) -> int:
     return code
 
 
-def _evidence(home: Home, _arguments: argparse.Namespace) -> int:
+def _evidence(home: Home, arguments: argparse.Namespace) -> int:
     stored = release.current_evidence(home)
     if stored is None:
         raise InputError("reading the evidence of what serves", "there is none", "", "Deploy first.")
-    sys.stdout.write(json.dumps(stored, indent=2, sort_keys=True) + "\n")
+    if arguments.html:
+        sys.stdout.buffer.write(page.page(stored).encode("utf-8"))  # in whatever locale
+    else:
+        sys.stdout.write(json.dumps(stored, indent=2, sort_keys=True) + "\n")
     return 0
 
 

@@ -211,7 +211,7 @@ def _refusals(name: Any, text: Any) -> List[str]:
         return [f"{name} is of type {type(text).__name__}, not text (put it in quotes)"]
     if "\0" in text:
         return [f"{name} holds a NUL byte"]
-    if _SECRET_NAME.search(name) or _SECRET_TEXT.search(text):
+    if looks_secret(name, text):
         return [
             f"{name} looks like a secret, and vllm_environment is shown by --diff and kept as it is "
             "(the engine's own key is vllm_api_key; give any other as a file that the engine reads)"
@@ -219,6 +219,11 @@ def _refusals(name: Any, text: Any) -> List[str]:
     unknown = sorted(set(_PLACEHOLDER.findall(text)) - set(_PLACES))
     choices = ", ".join(f"{{{place}}}" for place in _PLACES)
     return [f"{name} holds {{{unknown[0]}}}, which is none of {choices}"] if unknown else []
+
+
+def looks_secret(name: str, text: str) -> bool:
+    """Whether a variable of this name, or this text wherever it stands, had better not be shown."""
+    return bool(_SECRET_NAME.search(name) or _SECRET_TEXT.search(text))
 
 
 def engine_environment(serve: Mapping[str, Any], paths: Mapping[str, str]) -> Dict[str, str]:

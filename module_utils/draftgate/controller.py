@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
-from . import progress, report
-from .files import write_json
+from . import page, progress, repeat, report
+from .errors import InputError
+from .files import read_json, write_changed, write_json
 
 POLL_SECONDS = 4.0
 """One call waits this long for news: a call costs about 0.3 CPU-seconds on a host that has better to do."""
@@ -66,46 +68,98 @@ def _is_news(state: Mapping[str, Any], shown: Mapping[str, Any]) -> bool:
     return bool(state["updated"] - shown["updated"] >= SHOW_SECONDS)
 
 
-def write_reports(directory: str, host: str, result: Mapping[str, Any], attempted: bool) -> List[str]:
-    """One host's ``current.json`` (serves) and ``last_attempt.json`` (was tried); the paths written.
+def write_reports(
+    directory: str, host: str, result: Mapping[str, Any], attempted: bool, command: str = ""
+) -> List[str]:
+    """What serves (``current``) and what was tried (``last_attempt``), as JSON and as a page each.
 
     :param directory: on the controller; ``~`` is its user's home.
+    :param command: what to type to do it again.
+    :return: the paths written.
     """
-    files = {
-        "current.json": result.get("current_evidence") or (None if attempted else result.get("evidence"))
-    }
-    if attempted:
-        files["last_attempt.json"] = result.get("evidence")
-    written = []
-    for name, content in files.items():
-        if content:
-            path = os.path.join(os.path.expanduser(directory), host, name)
-            write_json(path, content)
-            written.append(path)
+    tried = result.get("evidence")
+    current = result.get("current_evidence") or (None if attempted else tried)
+    written: List[str] = []
+    for name, evidence in (("current", current), ("last_attempt", tried if attempted else None)):
+        if evidence:
+            own = attempted and evidence == tried
+            path = os.path.join(os.path.expanduser(directory), host, f"{name}.json")
+            pages = [path[: -len("json")] + "html", page_path(directory, host, evidence)]
+            # The page of an earlier run tells what that run changed and how long it took: it stays.
+            stays = not own and _stored(path) == evidence and all(map(os.path.exists, pages))
+            write_json(path, evidence)
+            for other in () if stays else pages:
+                write_changed(other, _page(evidence, host, result, own, command))
+            written += [path] if stays else [path, *pages]
     return written
 
 
-def summary(result: Mapping[str, Any], host: str, prompts: str = "") -> str:
+def page_path(directory: str, host: str, evidence: Mapping[str, Any]) -> str:
+    """Where the page of this evidence's release lies. The id is what a host said: it names no directory."""
+    name = re.sub(r"[^\w-]", "_", str(evidence.get("release")))
+    return os.path.join(os.path.expanduser(directory), host, f"{name}.html")
+
+
+def _stored(path: str) -> Optional[Dict[str, Any]]:
+    try:
+        return read_json(path, "reading a report")
+    except InputError:
+        return None
+
+
+def _page(evidence: Mapping[str, Any], host: str, result: Mapping[str, Any], own: bool, command: str) -> str:
+    """:param own: whether ``result`` is of the run that measured it."""
+    return page.page(
+        {**evidence, "host": host},
+        stages=_stages(result) if own else None,
+        differs=_differs(result) if own else None,
+        command=command,
+        serving=_serving(result.get("status") or {}),
+    )
+
+
+def _serving(state: Mapping[str, Any]) -> str:
+    if not state:
+        return ""
+    if not state.get("serving"):
+        return "nothing serves."
+    alone = "" if state.get("speculation", True) else ", without speculation"
+    return f"release {state.get('release')} serves at {state.get('endpoint')}{alone}."
+
+
+def _stages(result: Mapping[str, Any]) -> Optional[Dict[str, float]]:
+    """Seconds per step, under the names that a person gives them."""
+    taken = (result.get("result") or {}).get("stages") or {}
+    return {said: taken[state] for state, said in _STAGES.items() if state in taken} or None
+
+
+def _differs(result: Mapping[str, Any]) -> Optional[List[Dict[str, Any]]]:
+    """What the run changed; None for a first deploy, where everything is new."""
+    told: List[Dict[str, Any]] = result.get("differs") or []
+    return told if any(entry["before"] is not None for entry in told) else None
+
+
+def summary(result: Mapping[str, Any], host: str, prompts: str = "", reports: str = "") -> str:
     """The table at the end of a host's run; empty where nothing was ever measured.
 
     :param host: the inventory's name.
     :param prompts: the prompt set: its first question is the request to try, since a gate says nothing
         about other kinds of questions.
+    :param reports: where the page of this evidence lies.
     """
     evidence: Optional[Mapping[str, Any]] = result.get("evidence")
     if not evidence:
         return ""
     state: Mapping[str, Any] = result.get("status") or {}
-    ended: Mapping[str, Any] = result.get("result") or {}
-    first = not any(entry["before"] is not None for entry in result.get("differs") or [])
-    stages = ended.get("stages") or {}
     green = state.get("serving") and state.get("release") == evidence.get("release")
-    return report.table(
+    table = report.table(
         {**evidence, "host": host},
-        stages={said: stages[state] for state, said in _STAGES.items() if state in stages} or None,
-        differs=None if first else result.get("differs"),
+        stages=_stages(result),
+        differs=_differs(result),
         curl=curl(state, evidence, prompts) if green else None,
     )
+    shown = page_path(reports, host, evidence) if reports else ""
+    return f"{table}\n\n  page  {repeat.told(shown, os.getcwd())}" if os.path.exists(shown) else table
 
 
 def brief(result: Dict[str, Any]) -> Dict[str, Any]:

@@ -15,14 +15,21 @@ _EXPLAINED_SUSPECTS = 2  # the evidence has the others in full
 _SHOWN_CHANGES = 12
 
 
-class _Row(NamedTuple):
-    """One threshold: what was measured, what was wished, and the code that says it was missed."""
+class Row(NamedTuple):
+    """One threshold: what was measured, what was wished, and the code that says it was missed.
+
+    :param level: where the measured value lies on its scale from 0 to 1; ``limit``: the wished one.
+    :param state: ``ok``, ``missed``, or empty where it was not judged.
+    """
 
     name: str
     measured: str
     wished: str
     code: str
     remark: str = ""
+    level: Optional[float] = None
+    limit: Optional[float] = None
+    state: str = ""
 
 
 def table(
@@ -81,46 +88,69 @@ def _reasons(evidence: Mapping[str, Any]) -> List[str]:
 
 
 def _figures(evidence: Mapping[str, Any], before: Optional[Mapping[str, Any]]) -> List[str]:
+    judged = rows(evidence, before)
+    if not judged:
+        return []
+    lines = [f"  {'':26}{'measured':>10}   wished"]
+    for row in judged:
+        mark = row.state.upper() if row.state == "missed" else row.state
+        lines.append(f"  {row.name:26}{row.measured:>10}   {row.wished:12}{mark:8}{row.remark}".rstrip())
+    return lines + _positions(evidence["acceptance"]["per_position"], before)
+
+
+def rows(evidence: Mapping[str, Any], before: Optional[Mapping[str, Any]] = None) -> List[Row]:
+    """What was measured beside what was wished; empty where no acceptance was measured.
+
+    :param before: what to compare with: a whole evidence, or the short one that an evidence refers to.
+    """
     acceptance = evidence.get("acceptance")
     if not acceptance:
         return []
     codes = {reason["code"] for reason in evidence.get("reasons") or []}
     judged = not evidence.get("problem") and not codes & {"DG801", "DG811"}
-    lines = [f"  {'':26}{'measured':>10}   wished"]
-    for row in _rows(evidence, acceptance, before):
-        mark = "MISSED" if row.code in codes else "ok" if row.wished and judged else ""
-        lines.append(f"  {row.name:26}{row.measured:>10}   {row.wished:12}{mark:8}{row.remark}".rstrip())
-    return lines + _positions(acceptance["per_position"], before)
+    told = [*_drafting(evidence, acceptance), *_compared(evidence, before), *_amount(evidence, acceptance)]
+    return [
+        row._replace(state="missed" if row.code in codes else "ok" if row.wished and judged else "")
+        for row in told
+    ]
 
 
-def _rows(
-    evidence: Mapping[str, Any], acceptance: Mapping[str, Any], before: Optional[Mapping[str, Any]]
-) -> Iterator[_Row]:
+def _drafting(evidence: Mapping[str, Any], acceptance: Mapping[str, Any]) -> Iterator[Row]:
     limits, k = evidence["thresholds"], evidence["num_speculative_tokens"]
     tau, rate, curve = acceptance["mean_acceptance_length"], acceptance["rate"], acceptance["per_position"]
     length, share, first = (
         limits.get(f"acceptance_min_{name}") for name in ("mean_length", "rate", "position_1")
     )
-    least, fall = limits.get("acceptance_min_drafts"), limits.get("acceptance_max_regression")
     wished = "" if length is None else f"≥ {length:.2f}"
-    yield _Row("mean acceptance length τ", _number(tau), wished, "DG802", _worth(length, share, k))
-    yield _Row("acceptance rate", _percent(rate), "" if share is None else f"≥ {percent(share)}", "DG803")
+    worth = _worth(length, share, k)
+    level, limit = ((value - 1) / k if value is not None and k else None for value in (tau, length))
+    yield Row("mean acceptance length τ", _number(tau), wished, "DG802", worth, level, limit)
+    wished = "" if share is None else f"≥ {percent(share)}"
+    yield Row("acceptance rate", _percent(rate), wished, "DG803", "", rate, share)
     wished = "" if first is None else f"≥ {percent(first)}"
-    yield _Row("position 1", _percent(curve[0] if curve else None), wished, "DG804")
+    at_first = curve[0] if curve else None
+    yield Row("position 1", _percent(at_first), wished, "DG804", "", at_first, first)
+
+
+def _compared(evidence: Mapping[str, Any], before: Optional[Mapping[str, Any]]) -> Iterator[Row]:
     lengths = compared_lengths(evidence, {"acceptance": (before or {}).get("acceptance") or before})
     if before and lengths:
         now, then, _common = lengths
-        wished = "" if fall is None else f"≥ {percent(-fall, 0)}"
+        fall = evidence["thresholds"].get("acceptance_max_regression")
+        wished, limit = ("", None) if fall is None else (f"≥ {percent(-fall, 0)}", 1 - fall)
         remark = f"τ {then:.2f} of {before.get('release')}, {str(before.get('time'))[:10]}"
-        yield _Row("τ against the last green", f"{100 * (now / then - 1):+.0f} %", wished, "DG805", remark)
-    yield _Row("drafts", str(acceptance["drafts"]), "" if least is None else f"≥ {least:g}", "DG811")
-    speed, baseline = (
-        evidence.get("tokens_per_second"),
-        (evidence.get("baseline") or {}).get("tokens_per_second"),
-    )
-    faster = limits.get("acceptance_min_speedup")
+        change = f"{100 * (now / then - 1):+.0f} %"
+        yield Row("τ against the last green", change, wished, "DG805", remark, min(1.0, now / then), limit)
+
+
+def _amount(evidence: Mapping[str, Any], acceptance: Mapping[str, Any]) -> Iterator[Row]:
+    limits = evidence["thresholds"]
+    least, faster = limits.get("acceptance_min_drafts"), limits.get("acceptance_min_speedup")
+    yield Row("drafts", str(acceptance["drafts"]), "" if least is None else f"≥ {least:g}", "DG811")
+    speed = evidence.get("tokens_per_second")
+    baseline = (evidence.get("baseline") or {}).get("tokens_per_second")
     remark = f"{speed / baseline:.2f}x of {baseline:.1f} without speculation" if speed and baseline else ""
-    yield _Row("tokens/s", _number(speed, 1), "" if faster is None else f"≥ {faster:g}x", "DG806", remark)
+    yield Row("tokens/s", _number(speed, 1), "" if faster is None else f"≥ {faster:g}x", "DG806", remark)
 
 
 def _worth(length: Optional[float], share: Optional[float], k: int) -> str:
