@@ -98,18 +98,14 @@ def _integer_bits(quantization: Any) -> Optional[int]:
         if is_integer(quantization.get(key)):
             return int(quantization[key])
     groups = quantization.get("config_groups")
-    schemes = [group.get("weights") for group in _objects(groups)]
-    return min((each["num_bits"] for each in schemes if _is_integer_scheme(each)), default=None)
+    schemes = [_object(group.get("weights")) for group in _objects(groups)]
+    bits = [scheme.get("num_bits") for scheme in schemes if scheme.get("type") == "int"]
+    return min((int(number) for number in bits if number is not None and is_integer(number)), default=None)
 
 
 def _objects(groups: Any) -> List[Mapping[str, Any]]:
     values = groups.values() if isinstance(groups, Mapping) else ()
     return [value for value in values if isinstance(value, Mapping)]
-
-
-def _is_integer_scheme(weights: Any) -> bool:
-    is_scheme = isinstance(weights, Mapping) and weights.get("type") == "int"
-    return is_scheme and is_integer(weights.get("num_bits"))
 
 
 def _host(facts: Facts) -> Found:

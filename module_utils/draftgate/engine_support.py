@@ -199,7 +199,8 @@ ROWS: Tuple[Row, ...] = (
         "the drafter that belongs to the quantised target", "poolside Laguna model card"),
     Row("DG417", INFO, ANY_ENGINE, None, None, (HALF_ON_INT4,), "drafter.weights",
         "gives this drafter other hidden states than it was trained on: 0 % in one family, and in another "
-        "(Qwen3.6-27B, k 5) τ 4.4", "measured", "poolside Laguna model card", "Nothing; the gate measures it."),
+        "(Qwen3.6-27B, k 5) τ 4.4", "measured", "poolside Laguna model card",
+        "Nothing; the gate measures it."),
 )
 # fmt: on
 
