@@ -1,4 +1,4 @@
-"""The host's own command: ``draftgate status | recover | abort | switch | evidence | install-runtime``."""
+"""The host's own command: ``draftgate status | recover | abort | switch | evidence | probe | …``."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import argparse
 import json
 import os
 import sys
-from typing import List, Optional
+from typing import Dict, List, Optional
 
-from . import __version__, page, progress, release, runtime_job, status, switch
+from . import __version__, page, probe, progress, release, runtime_job, status, switch
 from .backend import choose
 from .backend.base import Backend
 from .clocks import Clocks
 from .errors import DraftgateError, InputError
 from .files import read_json, write_json
+from .findings import ERROR
 from .layout import Home
 
 SWITCH_STAGES = ["stop", "start", "gate", "done"]
@@ -60,6 +61,14 @@ def _parser() -> argparse.ArgumentParser:
     installing = commands.add_parser("install-runtime", help="the runtime job (started by the deploy)")
     installing.add_argument("--name", required=True)
     installing.set_defaults(run=_install_runtime)
+
+    probing = commands.add_parser("probe", help="a target's tokenizer: its ids, and what may be the mask")
+    probing.add_argument("path", help="the target's directory")
+    probing.add_argument("--config", help="its config.json (default: beside the tokenizer)")
+    probing.add_argument("--window", type=_window, metavar="A:B", help="ids to show (default: the last ones)")
+    probing.add_argument("--mask", type=int, metavar="ID", help="a claimed mask; exit 1 when it is wrong")
+    probing.add_argument("--json", action="store_true", help="the same as JSON")
+    probing.set_defaults(run=_probe)
     return parser
 
 
@@ -116,6 +125,24 @@ def _evidence(home: Home, arguments: argparse.Namespace) -> int:
 
 def _install_runtime(home: Home, arguments: argparse.Namespace) -> int:
     return runtime_job.run(home, arguments.name, Clocks())
+
+
+def _window(text: str) -> Dict[str, int]:
+    first, _, last = text.partition(":")
+    if not (first.isdecimal() and last.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not two ids, as in 248040:248080")
+    return {"first": int(first), "last": int(last)}
+
+
+def _probe(_home: Home, arguments: argparse.Namespace) -> int:
+    result = probe.probe(
+        arguments.path, config=arguments.config, window=arguments.window, mask_token_id=arguments.mask
+    )
+    text = json.dumps(result, indent=2, sort_keys=True) if arguments.json else probe.table(result)
+    # A piece may be of any script, and not every terminal knows them all.
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+    return 1 if any(finding["severity"] == ERROR for finding in result["findings"]) else 0
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from .findings import ERROR, Finding
 from .published import PUBLISHED, Published
-from .tokenizer import Tokenizer
+from .tokenizer import TOKENIZER_FILE, Tokenizer
 
 FITTING = "an added token without a role, or an unused row"
 NOT_A_CHOICE = "They are hints: the drafter's own revision, or a measurement, decides."
@@ -32,11 +32,12 @@ SHAPE = {
     "head_dim": "head_dim",
 }
 
-# Names of tokens that no text holds, the likeliest first: kept for later, or for another kind of input.
-_UNUSED_NAMES = (
-    ("a name that says mask", re.compile("mask", re.IGNORECASE)),
-    ("a reserved name", re.compile(r"reserved|unused|place[^a-z]?holder", re.IGNORECASE)),
-    ("a marker of audio, image or video", re.compile("audio|vision|image|video", re.IGNORECASE)),
+# Tokens that no text holds by their names, the likeliest first; then special ones, where a template can tell.
+_UNUSED = (
+    (re.compile("mask", re.IGNORECASE), "named mask"),
+    (re.compile(r"reserved|unused|place[^a-z]?holder", re.IGNORECASE), "reserved"),
+    (re.compile("audio|vision|image|video", re.IGNORECASE), "for audio, image or video"),
+    (re.compile(""), "special"),
 )
 
 
@@ -93,7 +94,11 @@ def rank(
 
 def by_name(tokenizer: Tokenizer) -> List[Tuple[int, str]]:
     """Added tokens whose name contains "mask": what a search by hand finds, and for most targets nothing."""
-    return [(number, name) for number, name in sorted(tokenizer.added.items()) if "mask" in name.lower()]
+    return [(number, name) for number, name in sorted(tokenizer.added.items()) if says_mask(name)]
+
+
+def says_mask(name: str) -> bool:
+    return "mask" in name.lower()
 
 
 def judge(
@@ -108,7 +113,8 @@ def judge(
     if wrong is None:
         return []
     code, expected, message, source = wrong
-    candidates = rank(tokenizer, shape=shape, limit=3)
+    candidates = rank(tokenizer, shape=shape, limit=4)
+    candidates = [one for one in candidates if one.known] or candidates
     return [
         Finding(
             code=code,
@@ -152,16 +158,16 @@ def _may_be_mask(tokenizer: Tokenizer, token_id: int) -> bool:
 
 
 def _hints(tokenizer: Tokenizer, shape: Mapping[str, Any]) -> Iterator[Hint]:
-    yield from _published(
-        [entry for entry in PUBLISHED if _has_shape(entry, shape)], "a drafter of exactly this shape"
-    )
-    same_rows = [entry for entry in PUBLISHED if entry.vocab_size and entry.vocab_size == tokenizer.rows]
+    exact = [entry for entry in PUBLISHED if _has_shape(entry, shape)]
+    yield from _published(exact, "a drafter of exactly this shape")
+    others = [entry for entry in PUBLISHED if entry not in exact and entry.vocab_size]
+    same_rows = [entry for entry in others if entry.vocab_size == tokenizer.rows]
     yield from _published(same_rows, "whose target has as many rows")
-    yield from _unused_in_text(tokenizer)
+    unused = dict(_unused_in_text(tokenizer))
+    yield from ((token_id, reason, False) for token_id, reason in unused.items())
     if tokenizer.vocab:
         yield tokenizer.length, "the first row after the tokenizer", False
-    for token_id, name in by_name(tokenizer):
-        yield token_id, f"its name is {name}", False
+    yield from ((token_id, "its name", False) for token_id, _ in by_name(tokenizer) if token_id not in unused)
 
 
 def _has_shape(entry: Published, shape: Mapping[str, Any]) -> bool:
@@ -182,18 +188,17 @@ def _published(entries: Sequence[Published], what: str) -> Iterator[Hint]:
         yield token_id, f"the mask of {names[0]}{others}, {what}", True
 
 
-def _unused_in_text(tokenizer: Tokenizer) -> Iterator[Hint]:
-    """Added tokens without a role that the chat template does not mention, the likeliest few."""
+def _unused_in_text(tokenizer: Tokenizer) -> Iterator[Tuple[int, str]]:
+    """Added tokens without a role that the chat template does not mention: the likeliest few, and why."""
     ranked = []
-    for token_id, name in sorted(tokenizer.added.items()):
-        kinds = [kind for kind, (_, pattern) in enumerate(_UNUSED_NAMES) if pattern.search(name)]
-        kind = kinds[0] if kinds else len(_UNUSED_NAMES)
-        is_unused = bool(kinds) or tokenizer.is_special(token_id)
-        if is_unused and not tokenizer.roles(token_id) and name not in tokenizer.template:
-            ranked.append((kind, token_id))
-    words = [what for what, _ in _UNUSED_NAMES] + ["special"]
-    for kind, token_id in sorted(ranked)[:SPECIAL_AT_MOST]:
-        count = sum(1 for other, _ in ranked if other == kind)
-        one_of = f", one of {count}" if count > 1 else ""
-        template = "not in the chat template" if tokenizer.template else "no chat template to look into"
-        yield token_id, f"an added token with {words[kind]}{one_of}, {template}", False
+    for token_id, token in tokenizer.added_tokens.items():
+        kinds = [kind for kind, (pattern, _) in enumerate(_UNUSED) if pattern.search(token.name)]
+        is_unused = (token.special and tokenizer.template) or kinds[0] < len(_UNUSED) - 1
+        if is_unused and not tokenizer.roles(token_id) and token.name not in tokenizer.template:
+            ranked.append((kinds[0], TOKENIZER_FILE in token.files, token_id))
+    where = "not in the chat template" if tokenizer.template else "and there is no chat template"
+    for kind, is_in_tokenizer, token_id in sorted(ranked)[:SPECIAL_AT_MOST]:
+        alike = sum(1 for other in ranked if other[:2] == (kind, is_in_tokenizer))
+        one_of = f" (one of {alike})" if alike > 1 else ""
+        only = "" if is_in_tokenizer else f", not in {TOKENIZER_FILE}"
+        yield token_id, f"{_UNUSED[kind][1]}{one_of}{only}, {where}"

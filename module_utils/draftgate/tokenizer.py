@@ -21,6 +21,7 @@ from .tokenizer_text import PieceDecoder, readable
 from .untrusted import open_file, shown
 
 ROLES = {"eos": "the end of text", "pad": "padding", "bos": "the beginning of text"}
+TOKENIZER_FILE, CONFIG_FILE = "tokenizer.json", "tokenizer_config.json"
 MODELS = ["BPE", "WordPiece", "WordLevel", "Unigram"]
 FAST, SENTENCEPIECE, TIKTOKEN, NONE = "fast", "sentencepiece", "tiktoken", "none"
 
@@ -37,7 +38,7 @@ class AddedToken:
     """A token that is not split, whatever the vocabulary says.
 
     :param special: its file calls it special: decoding can leave it out.
-    :param files: where it is listed, ``("tokenizer_config.json",)``.
+    :param files: where it is listed, ``(CONFIG_FILE,)``.
     """
 
     name: str
@@ -138,9 +139,9 @@ def read_tokenizer(directory: str, config: Mapping[str, Any]) -> Tokenizer:
     :raises InputError: DG301, a tokenizer file that is empty, too large, not JSON, or not a tokenizer's.
     """
     kind, files = _kind(directory)
-    fast = _read(directory, "tokenizer.json")
-    model = _object(fast, "model", "tokenizer.json")
-    slow = _read(directory, "tokenizer_config.json")
+    fast = _read(directory, TOKENIZER_FILE)
+    model = _object(fast, "model", TOKENIZER_FILE)
+    slow = _read(directory, CONFIG_FILE)
     vocab = _vocab(model)
     added, disagreements = _added_tokens(directory, fast, slow)
     special, unlisted = _roles(directory, config, slow, vocab, added)
@@ -162,8 +163,8 @@ def read_tokenizer(directory: str, config: Mapping[str, Any]) -> Tokenizer:
 
 def _kind(directory: str) -> Tuple[str, Tuple[str, ...]]:
     """What kind of tokenizer lies there, and the names of the files that say so."""
-    if os.path.lexists(os.path.join(directory, "tokenizer.json")):
-        return FAST, ("tokenizer.json",)
+    if os.path.lexists(os.path.join(directory, TOKENIZER_FILE)):
+        return FAST, (TOKENIZER_FILE,)
     tiktoken = [name for name in _named(directory, _TIKTOKEN_FILES) if _is_tiktoken(directory, name)]
     pieces = [name for name in _named(directory, _SENTENCEPIECE_FILES) if name not in tiktoken]
     if pieces:
@@ -191,7 +192,7 @@ def _read(directory: str, name: str) -> Dict[str, Any]:
     if not os.path.lexists(path):
         return {}
     value = read_object(path, f"reading the target's {name}")
-    if not value and name == "tokenizer.json":
+    if not value and name == TOKENIZER_FILE:
         raise _wrong(name, "it", "an empty object", "a tokenizer")
     return value
 
@@ -213,11 +214,11 @@ def _vocab(model: Mapping[str, Any]) -> Mapping[str, int]:
     if isinstance(vocab, list):
         vocab = {_unigram_piece(number, entry): number for number, entry in enumerate(vocab)}
     if vocab is not None and not isinstance(vocab, dict):
-        raise _wrong("tokenizer.json", "model.vocab", _kind_of(vocab), "an object or a list")
+        raise _wrong(TOKENIZER_FILE, "model.vocab", _kind_of(vocab), "an object or a list")
     if vocab and not (set(map(type, vocab.values())) == {int} and _are_ids(vocab.values())):
         piece, number = next(item for item in vocab.items() if not _is_id(item[1]))
-        raise _wrong("tokenizer.json", f"the id of {piece!r}", shown(number), _AN_ID)
-    _refuse_half_letters("tokenizer.json", vocab or ())
+        raise _wrong(TOKENIZER_FILE, f"the id of {piece!r}", shown(number), _AN_ID)
+    _refuse_half_letters(TOKENIZER_FILE, vocab or ())
     return vocab or {}
 
 
@@ -232,7 +233,7 @@ def _refuse_half_letters(name: str, texts: Iterable[str]) -> None:
 def _unigram_piece(number: int, entry: Any) -> str:
     if isinstance(entry, list) and entry and isinstance(entry[0], str):
         return entry[0]
-    raise _wrong("tokenizer.json", f"model.vocab[{number}]", _kind_of(entry), "a piece and its score")
+    raise _wrong(TOKENIZER_FILE, f"model.vocab[{number}]", _kind_of(entry), "a piece and its score")
 
 
 def _added_tokens(
@@ -262,12 +263,12 @@ def _listed(
     """``(file, id, name, special)`` of every added token that a file lists."""
     entries = fast.get("added_tokens")
     if entries is not None and not isinstance(entries, list):
-        raise _wrong("tokenizer.json", "added_tokens", _kind_of(entries), "a list")
+        raise _wrong(TOKENIZER_FILE, "added_tokens", _kind_of(entries), "a list")
     numbered = [(entry.get("id") if isinstance(entry, Mapping) else None, entry) for entry in entries or []]
-    yield from _tokens("tokenizer.json", numbered)
-    decoder = _object(slow, "added_tokens_decoder", "tokenizer_config.json")
+    yield from _tokens(TOKENIZER_FILE, numbered)
+    decoder = _object(slow, "added_tokens_decoder", CONFIG_FILE)
     keys = {key: int(key) if _DIGITS.fullmatch(key) else key for key in decoder}
-    yield from _tokens("tokenizer_config.json", [(keys[key], entry) for key, entry in decoder.items()])
+    yield from _tokens(CONFIG_FILE, [(keys[key], entry) for key, entry in decoder.items()])
     legacy = _read(directory, "added_tokens.json")
     yield from _tokens("added_tokens.json", [(number, name) for name, number in legacy.items()])
 
