@@ -51,7 +51,7 @@ def _finding(finding: Mapping[str, Any]) -> Element:
         "h3",
         el("span", code, class_="code"),
         " ",
-        el("span", severity, class_="tag missed" if severity == "error" else "tag"),
+        el("span", severity, class_="tag error" if severity == "error" else "tag"),
         " ",
         linked(str(finding.get("message"))),
     )

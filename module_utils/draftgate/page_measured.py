@@ -1,4 +1,4 @@
-"""The parts of a report page that show what was measured: against the thresholds, by position, by workload."""
+"""The parts of a report page that show what was measured: thresholds, the curve, the workloads."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def workloads(evidence: Mapping[str, Any]) -> Optional[Element]:
     drafted: List[Child] = ["τ", "rate", el("span", "by position", class_="wide"), "drafts"]
     heads = ["", *(drafted if drafting else []), "tokens/s", "right"]
     body = [_workload(kind, limit, k, drafting) for kind in kinds]
-    note = "One kind of prompts each. τ is tokens per step; right: answers equal to the expected one."
+    note = "Right: answers equal to the expected one." + (" τ: tokens per step." if drafting else "")
     return section("By workload", "workloads", table(heads, body, "Measured by workload"), note=note)
 
 

@@ -80,7 +80,7 @@ th:first-child, td:first-child { padding-left: 0; text-align: left; }
 thead th { padding-top: 0; font-size: .8rem; color: var(--soft); white-space: nowrap; }
 tbody tr { border-top: 1px solid var(--line); }
 tbody td { white-space: nowrap; }
-tbody th { width: 40%; min-width: 7.5rem; }
+tbody th { width: 44%; min-width: 7.5rem; }
 td.words, th.words { text-align: left; white-space: normal; min-width: 7rem; }
 td b { font-weight: 650; }
 .missed { color: var(--accent); font-weight: 700; }
@@ -135,7 +135,7 @@ td b { font-weight: 650; }
   vertical-align: .06em;
 }
 .tag { padding: 0 .5rem; border-radius: 1rem; font-size: .78rem; font-weight: 500; color: var(--soft); }
-.tag.missed { color: var(--accent); border-color: currentColor; font-weight: 700; }
+.tag.error { color: var(--ink); border-color: currentColor; font-weight: 700; }
 .code { padding: 0 .35rem; border-radius: 4px; background: var(--panel); font-size: .8rem; font-weight: 600; }
 .next { padding-left: 1.35rem; text-indent: -1.35rem; }
 .next::before {
@@ -163,7 +163,7 @@ footer { margin-top: 2.75rem; padding-top: .9rem; border-top: 1px solid var(--li
   table { font-size: .875rem; }
   th + th, th + td, td + td { padding-left: .5rem; }
   tbody th { width: auto; min-width: 5rem; }
-  .pair td { white-space: normal; }
+  .pair td { white-space: normal; overflow-wrap: normal; }
   :is(th, td):has(> .wide) { display: none; }
   .curve table { font-size: .75rem; }
   .curve thead th { font-size: .7rem; }

@@ -7,15 +7,19 @@ import itertools
 import json
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
+from ansible import context
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
+from ansible.utils.vars import load_extra_vars
 from draftgate import controller
 
 from tests.conftest import REPO, CallModule, load_plugins
+from tests.unit.pages import DIFFERS, FAIL, PASS, Page
 
 STATE = {"serving": True, "endpoint": "http://127.0.0.1:8000", "model": "tiny"}
 
@@ -45,20 +49,126 @@ def test_the_printed_request_can_be_pasted(state: dict[str, Any], url: str) -> N
 
 def test_reports_may_lie_below_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    written = controller.write_reports("~/reports", "gpu1", {"evidence": {"verdict": "fail"}}, attempted=True)
-    assert written == [str(tmp_path / "reports" / "gpu1" / "last_attempt.json")]
-    assert json.loads(Path(written[0]).read_text())["verdict"] == "fail"
+    written = controller.write_reports("~/reports", "gpu1", {"evidence": FAIL}, attempted=True)
+    names = ["last_attempt.json", "last_attempt.html", f"{FAIL['release']}.html"]
+    assert written == [str(tmp_path / "reports" / "gpu1" / name) for name in names]
+    assert json.loads(Path(written[0]).read_text("utf-8"))["verdict"] == "fail"
 
 
-def test_prompts_may_lie_below_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def switched(**more: Any) -> dict[str, Any]:
+    """What the module brings from a switch that was restored."""
+    state = {**STATE, "release": PASS["release"], "speculation": True}
+    stages = {"started": 26.8, "gated": 77.0}
+    ended = {"differs": DIFFERS, "status": state, "result": {"stages": stages}}
+    return {"evidence": FAIL, "current_evidence": PASS, **ended, **more}
+
+
+def pages(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text("utf-8") for path in folder.glob("*.html")}
+
+
+def test_a_refused_release_and_what_serves_have_a_page_each(tmp_path: Path) -> None:
+    controller.write_reports(str(tmp_path), "gpu1", switched(), attempted=True, command="do it again")
+    found = pages(tmp_path / "gpu1")
+    assert set(found) == {
+        "current.html",
+        "last_attempt.html",
+        f"{PASS['release']}.html",
+        f"{FAIL['release']}.html",
+    }
+    assert found["current.html"] == found[f"{PASS['release']}.html"]
+    assert found["last_attempt.html"] == found[f"{FAIL['release']}.html"]
+    tried, serves = Page(found["last_attempt.html"]).text, Page(found["current.html"]).text
+    assert "What changed" in tried and "start 27s · gate 1m17s" in tried and "on gpu1" in tried
+    assert "What changed" not in serves and "start 27s" not in serves, "that was the other release's run"
+    for text in (tried, serves):
+        assert f"release {PASS['release']} serves at http://127.0.0.1:8000." in text
+        assert "do it again" in text
+
+
+def test_the_page_of_an_earlier_run_stays_as_long_as_its_evidence(tmp_path: Path) -> None:
+    first = switched(evidence=PASS, current_evidence=PASS)
+    controller.write_reports(str(tmp_path), "gpu1", first, attempted=True)
+    before = pages(tmp_path / "gpu1")
+    controller.write_reports(str(tmp_path), "gpu1", {"evidence": PASS, "unchanged": True}, attempted=False)
+    assert pages(tmp_path / "gpu1") == before and "What changed" in before["current.html"]
+    again = {**PASS, "time": "2026-12-01T00:00:00Z"}
+    controller.write_reports(str(tmp_path), "gpu1", {"evidence": again}, attempted=False)
+    assert "2026-12-01 00:00:00" in pages(tmp_path / "gpu1")["current.html"]
+    (tmp_path / "gpu1" / "current.html").unlink()
+    controller.write_reports(str(tmp_path), "gpu1", {"evidence": again}, attempted=False)
+    assert set(pages(tmp_path / "gpu1")) == set(before), "one that is gone is made again"
+
+
+@pytest.mark.parametrize("release", ["../../evil", "/etc/evil", "a/b", "..", "", None])
+def test_a_hosts_release_names_no_other_directory(tmp_path: Path, release: Any) -> None:
+    result = {"evidence": {**PASS, "release": release}}
+    written = controller.write_reports(str(tmp_path / "reports"), "gpu1", result, attempted=False)
+    assert {Path(path).resolve().parent for path in written} == {tmp_path / "reports" / "gpu1"}
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        ({"serving": False}, "After this run: nothing serves."),
+        ({"serving": True, "release": "a", "endpoint": "http://x"}, "release a serves at http://x."),
+        (
+            {"serving": True, "release": "a", "endpoint": "http://x", "speculation": False},
+            "release a serves at http://x, without speculation.",
+        ),
+    ],
+)
+def test_a_page_says_what_serves(tmp_path: Path, state: dict[str, Any], told: str) -> None:
+    controller.write_reports(str(tmp_path), "gpu1", switched(status=state), attempted=True)
+    assert told in Page(pages(tmp_path / "gpu1")["last_attempt.html"]).text
+
+
+def test_the_table_names_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    reports = str(tmp_path / "reports")
+    assert "  page  " not in controller.summary(switched(), "gpu1", "", reports), "there is none yet"
+    controller.write_reports(reports, "gpu1", switched(), attempted=True)
+    lines = controller.summary(switched(), "gpu1", "", reports).splitlines()
+    assert lines[-1] == f"  page  reports/gpu1/{FAIL['release']}.html"
+    assert "  page  " not in controller.summary(switched(), "gpu1")
+
+
+def release_action() -> Any:
+    """The action plugin, without what Ansible would construct it with."""
     where = importlib.util.spec_from_file_location("release_action", REPO / "action_plugins" / "release.py")
     assert where and where.loader
     plugin = importlib.util.module_from_spec(where)
     where.loader.exec_module(plugin)
+    return plugin.ActionModule.__new__(plugin.ActionModule)
+
+
+def test_no_secret_of_the_command_line_is_in_a_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "secrets.yml").write_text("vllm_api_key: sk-from-a-file\nansible_become_pass: hunter2\n")
+    given = (
+        f"@{tmp_path / 'secrets.yml'}",
+        "vllm_api_key=sk-in-line ansible_password=hunter3",
+        '{"drafter_overrides": {"rope_theta": 10000}}',
+    )
+    options = {"args": ("deploy.yml",), "inventory": ("inventory/mine",), "extra_vars": given}
+    monkeypatch.setattr(context, "CLIARGS", options)
+    monkeypatch.setattr(load_extra_vars, "extra_vars", None, raising=False)
+    action = release_action()
+    action._task, action._loader = SimpleNamespace(check_mode=False), DataLoader()
+    action._report(switched(), str(tmp_path / "reports"), "gpu1", {}, attempted=True)
+    told = [capsys.readouterr().out, *(path.read_text("utf-8") for path in tmp_path.glob("reports/*/*"))]
+    assert len(told) == 7
+    assert not [text for text in told for secret in ("sk-", "hunter") if secret in text]
+    command = Page(pages(tmp_path / "reports" / "gpu1")["last_attempt.html"]).text
+    assert "ansible-playbook deploy.yml -i inventory/mine --limit gpu1 -e acceptance_retry=true" in command
+    assert "'vllm_api_key=…'" in command and '{"drafter_overrides": {"rope_theta": 10000}}' in command
+
+
+def test_prompts_may_lie_below_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "prompts.jsonl").write_text("{}\n")
-    action = plugin.ActionModule.__new__(plugin.ActionModule)
-    assert action._shipped({"prompts_path": "~/prompts.jsonl"})["prompts"] == "{}\n"
+    assert release_action()._shipped({"prompts_path": "~/prompts.jsonl"})["prompts"] == "{}\n"
 
 
 def test_the_runtimes_lock_may_lie_below_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
