@@ -1,4 +1,4 @@
-"""The host's own command: ``draftgate status | recover | abort | switch | evidence | probe | …``."""
+"""The host's own command: ``draftgate status | recover | abort | evidence | contract | probe | …``."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import argparse
 import json
 import os
 import sys
-from typing import Dict, List, Optional
+from typing import Any, Dict, List, Optional
 
-from . import __version__, page, probe, progress, release, runtime_job, status, switch
+from . import __version__, contract, page, preflight, probe, progress, release, runtime_job, status, switch
 from .backend import choose
 from .backend.base import Backend
 from .clocks import Clocks
@@ -22,8 +22,8 @@ SWITCH_STAGES = ["stop", "start", "gate", "done"]
 
 def main(argv: Optional[List[str]] = None) -> int:
     """Parse, run one command, give its exit code; a :class:`DraftgateError` is one line on stderr."""
-    arguments = _parser().parse_args(argv)
     try:
+        arguments = _parser().parse_args(argv)
         return int(arguments.run(Home.at(arguments.home), arguments))
     except DraftgateError as exc:
         sys.stderr.write(f"{exc}\n")
@@ -69,7 +69,38 @@ def _parser() -> argparse.ArgumentParser:
     probing.add_argument("--mask", type=int, metavar="ID", help="a claimed mask; exit 1 when it is wrong")
     probing.add_argument("--json", action="store_true", help="the same as JSON")
     probing.set_defaults(run=_probe)
+    _add_contract(commands)
     return parser
+
+
+def _add_contract(commands: Any) -> None:
+    """Files alone: no installation is needed."""
+    judging = commands.add_parser("contract", help="judge a pair by its files; exit 0 when nothing stops it")
+    judging.add_argument("drafter", help="the drafter's directory")
+    judging.add_argument("target", help="the target's directory")
+    judging.add_argument("--engine", required=True, type=preflight.engine_of, help="as in vllm==0.32.0")
+    judging.add_argument("--k", required=True, type=int, help="num_speculative_tokens")
+    judging.add_argument("--gpu", default={}, type=preflight.gpu_of, help="cpu, or as in sm_86x2")
+    judging.add_argument("--compare", type=preflight.engine_of, help="an engine to compare with")
+    for name, what in (
+        ("override", "merged over the drafter's config"),
+        ("server", "the engine's arguments in snake case"),
+        ("environment", "the engine's environment variables"),
+        ("packages", "versions of packages beside the engine"),
+    ):
+        judging.add_argument(f"--{name}", default={}, type=_json_object, metavar="JSON", help=what)
+    judging.add_argument("--json", action="store_true", help="the same as JSON")
+    judging.set_defaults(run=_contract)
+
+
+def _json_object(text: str) -> Dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as exc:
+        raise InputError("reading an option", f"{text!r}: {exc}", "a JSON object") from exc
+    if not isinstance(value, dict):
+        raise InputError("reading an option", repr(text), "a JSON object")
+    return value
 
 
 def _backend(home: Home) -> Backend:
@@ -143,6 +174,27 @@ def _probe(_home: Home, arguments: argparse.Namespace) -> int:
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
     return 1 if any(finding["severity"] == ERROR for finding in result["findings"]) else 0
+
+
+def _contract(_home: Home, arguments: argparse.Namespace) -> int:
+    given = arguments
+    verdict = contract.judge(
+        given.drafter,
+        given.target,
+        engine=given.engine,
+        num_speculative_tokens=given.k,
+        overrides=given.override,
+        gpu=given.gpu,
+        server=given.server,
+        environment=given.environment,
+        packages=given.packages,
+        compare_with=given.compare,
+    ).as_dict()
+    subject = preflight.Subject("", given.drafter, given.target, given.engine, given.gpu, given.k)
+    told = preflight.document(subject, verdict)
+    text = json.dumps(told, indent=2, sort_keys=True) if given.json else preflight.table(subject, verdict)
+    sys.stdout.write(text + "\n")
+    return 0 if told["verdict"] == preflight.READY else 1
 
 
 if __name__ == "__main__":

@@ -97,6 +97,8 @@ def judge(
             "an integer of at least 1",
             "Leave drafter_path empty to serve without speculation.",
         )
+    for variable, directory in (("drafter_path", drafter_dir), ("target_path", target_dir)):
+        _check_directory(variable, directory)
     facts = gather(
         drafter_dir,
         target_dir,
@@ -112,6 +114,14 @@ def judge(
     comparison = _compared(facts, found, compare_with, engine) if compare_with else None
     explained = [*found, *tree_is_not_the_cause(str(facts.engine), found)]
     return Verdict(explained, dict(facts.inferred), dict(facts.drafter.config), comparison)
+
+
+def _check_directory(variable: str, path: str) -> None:
+    if not os.path.isdir(path):
+        is_there = os.path.lexists(path)
+        observed = f"{path!r} is {'no directory' if is_there else 'not there'}"
+        step = f"Set {variable} to a directory of this host."
+        raise InputError(f"reading {variable}", observed, "a model's directory", step, code="DG601")
 
 
 def _findings(facts: Facts) -> List[Finding]:
@@ -174,7 +184,8 @@ def converge(
     :raises DraftgateError: errors that nobody accepted; ``details`` are the verdict's fields.
     """
     if home and not wish.get("compare_with"):
-        wish = {**wish, "compare_with": serving_engine(home)}
+        serves = serving_engine(home)
+        wish = {**wish, "compare_with": None if serves == _named(wish["engine"]) else serves}
     verdict = judge(drafter_dir, target_dir, **wish).accepted(acceptances, today)
     stopping = blocking(verdict.findings)
     if stopping:
@@ -197,11 +208,12 @@ def _line(finding: Finding) -> str:
 
 
 def _refusal(stopping: List[Finding], verdict: Verdict) -> DraftgateError:
-    """The first error in words, the number of the others, and all of them for a program."""
+    """The first error in a sentence, the number of the others, and all of them for a program."""
     first, more = stopping[0], len(stopping) - 1
+    sentence = first.message.split(". ")[0].rstrip(".")
     return DraftgateError(
         "judging the drafter by its files",
-        first.message.rstrip(".") + (f", and {more} more" if more else ""),
+        sentence + (f", and {more} more" if more else ""),
         "",
         first.fix,
         code=first.code,

@@ -1,0 +1,64 @@
+# Copyright: Draftgate contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Show the contract's verdict as a table, and keep it on the controller where the task asks for that.
+
+Two arguments are for this side alone: ``reports_dir``, below which ``<host>/preflight.json`` is written, and
+``show``: ``findings`` shows the table where there are any, ``always`` in any case.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any, Dict, Optional
+
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+_PACKAGES = Path(__file__).resolve().parent.parent / "module_utils"
+if str(_PACKAGES) not in sys.path:  # plugins beside a playbook cannot import its module_utils otherwise
+    sys.path.insert(0, str(_PACKAGES))
+
+from draftgate import preflight  # noqa: E402 - needs the path above
+from draftgate.files import write_json  # noqa: E402 - likewise
+
+_SHOWN = frozenset(("findings", "report", "inferred", "effective_config", "comparison", "error"))
+
+
+class ActionModule(ActionBase):
+    """``drafter_contract`` as a task."""
+
+    def run(self, tmp: Optional[str] = None, task_vars: Optional[Dict[str, Any]] = None) -> Dict[str, Any]:
+        super().run(tmp, task_vars)
+        variables = task_vars or {}
+        given = dict(self._task.args)
+        reports, show = str(given.pop("reports_dir", "") or ""), given.pop("show", "findings")
+        result: Dict[str, Any] = self._execute_module(
+            module_name="drafter_contract", module_args=given, task_vars=variables
+        )
+        if "findings" not in result:  # the wish could not be understood
+            return result
+        subject = _subject(given, variables["inventory_hostname"])
+        if result["findings"] or show == "always":
+            Display().display(f"\n{preflight.table(subject, result)}\n")
+        if reports and not self._task.check_mode:
+            path = os.path.join(os.path.expanduser(reports), subject.host, "preflight.json")
+            write_json(path, preflight.document(subject, result))
+        return result if Display().verbosity or not result.get("failed") else _brief(result)
+
+
+def _subject(given: Dict[str, Any], host: str) -> preflight.Subject:
+    return preflight.Subject(
+        host,
+        str(given["drafter"]),
+        str(given["target"]),
+        {"name": "vllm", **given["engine"]},
+        given.get("gpu") or {},
+        int(given["num_speculative_tokens"]),
+    )
+
+
+def _brief(result: Dict[str, Any]) -> Dict[str, Any]:
+    """A failure without what the table says already: Ansible prints it all."""
+    return {key: value for key, value in result.items() if key not in _SHOWN}
