@@ -148,7 +148,7 @@ def _hints_in_words(tokenizer: Tokenizer, candidates: Sequence[Candidate]) -> It
     if candidates:
         listed = "; ".join(f"{one.name} ({one.reason.partition('; ')[0]})" for one in candidates)
         yield f"Candidates, best first: {listed}. {NOT_A_CHOICE}"
-    if not by_name(tokenizer):
+    if tokenizer.vocab and not by_name(tokenizer):
         yield NO_NAME
 
 

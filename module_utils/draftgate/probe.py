@@ -121,7 +121,11 @@ def _window(tokenizer: Tokenizer, wished: Optional[Mapping[str, Any]], mask: Opt
     if mask is not None:
         shown |= set(range(mask - AROUND_MASK, mask + AROUND_MASK + 1))
     end = max(tokenizer.length, tokenizer.rows or 0)
-    return sorted(token_id for token_id in shown if 0 <= token_id < end)
+    return sorted(token_id for token_id in shown if 0 <= token_id < end and _is_told(tokenizer, token_id))
+
+
+def _is_told(tokenizer: Tokenizer, token_id: int) -> bool:
+    return bool(tokenizer.vocab) or token_id in tokenizer.added_tokens
 
 
 def _range(first: Any, last: Any) -> range:
@@ -237,11 +241,10 @@ def _candidate_lines(result: Mapping[str, Any]) -> Iterator[str]:
     for number, one in enumerate(result["mask_candidates"], 1):
         head = f"{number:>3}. {one['id']:<8}{one['token'] or '(no token)'}"
         yield from textwrap.wrap(f"{head}: {one['reason']}", WIDTH, subsequent_indent=" " * 13)
-    if not result["mask_candidates"]:
-        yield "  none"
+    says = [NOT_A_CHOICE if result["mask_candidates"] else "None are known."]
     names = [token["token"] for token in result["added_tokens"]]
-    says = NOT_A_CHOICE if any(map(says_mask, names)) else f"{NOT_A_CHOICE} {NO_NAME}"
-    yield from textwrap.wrap(says, WIDTH, initial_indent="  ", subsequent_indent="  ")
+    says += [NO_NAME] if result["length"] and not any(map(says_mask, names)) else []
+    yield from textwrap.wrap(" ".join(says), WIDTH, initial_indent="  ", subsequent_indent="  ")
 
 
 def _finding_lines(result: Mapping[str, Any]) -> Iterator[Iterable[str]]:

@@ -144,6 +144,7 @@ def read_tokenizer(directory: str, config: Mapping[str, Any]) -> Tokenizer:
     slow = _read(directory, CONFIG_FILE)
     vocab = _vocab(model)
     added, disagreements = _added_tokens(directory, fast, slow)
+    disagreements += _appended_elsewhere(vocab, added)
     special, unlisted = _roles(directory, config, slow, vocab, added)
     rows = text_config(config)[1].get("vocab_size")
     return Tokenizer(
@@ -157,7 +158,7 @@ def read_tokenizer(directory: str, config: Mapping[str, Any]) -> Tokenizer:
         decode=PieceDecoder(fast.get("decoder")),
         template=_template(directory, slow),
         unlisted=unlisted,
-        disagreements=disagreements,
+        disagreements=tuple(disagreements),
     )
 
 
@@ -238,8 +239,8 @@ def _unigram_piece(number: int, entry: Any) -> str:
 
 def _added_tokens(
     directory: str, fast: Mapping[str, Any], slow: Mapping[str, Any]
-) -> Tuple[Dict[int, AddedToken], Tuple[str, ...]]:
-    """Added tokens by id, and where files disagree about one. What tokenizer.json says counts."""
+) -> Tuple[Dict[int, AddedToken], List[str]]:
+    """Added tokens by id, and in words where files disagree about one; shown is what tokenizer.json says."""
     tokens: Dict[int, AddedToken] = {}
     ids: Dict[str, int] = {}
     disagreements: List[str] = []
@@ -254,7 +255,32 @@ def _added_tokens(
         first = ids.setdefault(name, number)
         if first != number:
             disagreements.append(f"{name} is id {first} in {tokens[first].files[0]} and {number} in {file}")
-    return tokens, tuple(disagreements)
+    return tokens, disagreements
+
+
+def _appended_elsewhere(vocab: Mapping[str, int], tokens: Mapping[int, AddedToken]) -> List[str]:
+    """Tokens that tokenizer.json lacks get the next free id of transformers, whatever id their file says.
+
+    Seen with 5.19. Where the ids of tokenizer.json have gaps nothing is said.
+    """
+    others = [number for number in sorted(tokens) if TOKENIZER_FILE not in tokens[number].files]
+    if not (others and vocab):
+        return []
+    own = {*vocab.values(), *(number for number in tokens if number not in others)}
+    following = len(own)
+    if max(own) != following - 1:
+        return []
+    known = {tokens[number].name for number in own if number in tokens}
+    wrong = []
+    for number in others:
+        name = tokens[number].name
+        if name in known or name in vocab:
+            continue
+        if number != following:
+            file = tokens[number].files[0]
+            wrong.append(f"{name} is id {number} in {file}, and transformers appends it as {following}")
+        following += 1
+    return wrong
 
 
 def _listed(
