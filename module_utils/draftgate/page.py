@@ -10,7 +10,7 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Seq
 
 from . import __version__
 from .decision import FAIL, INCONCLUSIVE, PASS
-from .page_causes import changes, explained, findings, suspects
+from .page_causes import badge, changes, explained, findings, suspects
 from .page_markup import Child, Element, document, el, linked
 from .page_measured import by_position, figures, workloads
 from .page_record import measuring, record, repeating
@@ -112,8 +112,12 @@ def _header(evidence: Mapping[str, Any], serving: str) -> Element:
     return el(
         "header",
         el("div", sign, title, class_="verdict"),
-        el("div", *_said(evidence, look, serving), class_="said"),
-        _first(evidence),
+        el(
+            "div",
+            el("div", *_said(evidence, look, serving), class_="said"),
+            _first(evidence),
+            class_="story",
+        ),
         _facts(evidence),
     )
 
@@ -137,7 +141,7 @@ def _alone(evidence: Mapping[str, Any]) -> bool:
 
 def _reason(reason: Mapping[str, Any], kind: str = "") -> Element:
     code = str(reason.get("code"))
-    told = el("p", el("span", code, class_="code"), " ", kind, el("b", linked(str(reason.get("message")))))
+    told = el("p", badge(code), " ", kind, el("b", linked(str(reason.get("message")))))
     return el("div", told, explained(code))
 
 

@@ -49,7 +49,7 @@ def _finding(finding: Mapping[str, Any]) -> Element:
     code, severity = str(finding.get("code")), str(finding.get("severity"))
     head = el(
         "h3",
-        el("span", code, class_="code"),
+        badge(code),
         " ",
         el("span", severity, class_="tag error" if severity == "error" else "tag"),
         " ",
@@ -72,12 +72,15 @@ def _finding(finding: Mapping[str, Any]) -> Element:
     )
 
 
+def badge(code: str) -> Element:
+    """A code as it is written into ``drafter_accept_findings``."""
+    return el("span", code, class_="code", title=CODES[code].title if code in CODES else None)
+
+
 def explained(code: str) -> Optional[Element]:
     """What a code means and what to do, in place."""
     row = CODES.get(code)
-    if row is None:
-        return None
-    return el("p", f"{row.title}. ", linked(row.meaning), " ", linked(row.fix), class_="soft")
+    return el("p", linked(f"{row.meaning} {row.fix}"), class_="soft") if row else None
 
 
 def changes(differs: Sequence[Mapping[str, Any]]) -> Optional[Element]:

@@ -42,7 +42,7 @@ def curve(
         "figure",
         _legend(name, told, lines),
         el("div", _plot(now, earlier, lines, columns, told), _table(now, earlier, columns, name, told)),
-        class_="curve",
+        class_="curve many" if columns > 10 else "curve",
         style=f"--columns:{columns};--widest:{_WIDEST}rem",
     )
 

@@ -17,9 +17,13 @@ def figures(evidence: Mapping[str, Any], before: Optional[Mapping[str, Any]]) ->
         return None
     body = [
         (
-            [row.name, meter(row.level, row.limit), el("div", row.remark, class_="soft")],
+            [
+                row.name.replace(" τ", "\u00a0τ"),
+                meter(row.level, row.limit),
+                el("div", row.remark, class_="soft"),
+            ],
             el("b", row.measured),
-            row.wished or el("span", "not judged", class_="soft"),
+            row.wished.replace(" ", "\u00a0") or el("span", "not judged", class_="soft"),
             el("span", "missed", class_="missed") if row.state == "missed" else row.state,
         )
         for row in judged

@@ -57,14 +57,16 @@ h1 {
 }
 h1 span { display: block; margin-top: .15rem; font-size: 1rem; line-height: 1.4; font-weight: 500;
   letter-spacing: 0; color: var(--ink); }
-.said { margin-top: .8rem; display: grid; gap: .6rem; }
+.story { margin-top: .9rem; display: grid; gap: 1rem 2rem; align-items: start; }
+.said { display: grid; gap: .65rem; }
 .said b { font-weight: 600; }
 .facts { display: flex; flex-wrap: wrap; gap: .6rem 1.9rem; margin-top: 1.1rem; padding-top: .9rem;
   border-top: 1px solid var(--line); }
 .facts dt { font-size: .8rem; line-height: 1.3; color: var(--soft); }
 .facts dd { font-weight: 600; }
-.first { margin-top: .9rem; padding: .7rem .95rem .8rem; border-radius: 6px; background: var(--paper);
-  border: 1px solid var(--line); }
+.first {
+  padding: .75rem 1rem .85rem; border: 1px solid var(--line); border-radius: 6px; background: var(--paper);
+}
 .first h2 { margin: 0 0 .15rem; font-size: .8rem; font-weight: 600; color: var(--soft); }
 
 /* sections */
@@ -87,10 +89,12 @@ td b { font-weight: 650; }
 
 .pair { display: grid; grid-template-columns: minmax(0, 1fr); }
 @media (min-width: 60rem) {
+  .story:has(> .first) { grid-template-columns: minmax(0, 1fr) 23rem; }
   .pair:has(> :nth-child(2)) { grid-template-columns: 26rem minmax(0, 1fr); column-gap: 3.5rem; }
 }
 
 /* pictures */
+.curve { --label: 2.2rem; }
 .meter { display: block; width: 100%; max-width: 22rem; height: 12px; margin: .3rem 0 .1rem; }
 .sparks { width: 6rem; vertical-align: -4px; }
 .track { fill: var(--track); }
@@ -102,11 +106,11 @@ td b { font-weight: 650; }
 .diamond { fill: var(--paper); stroke: var(--ink); stroke-width: 1.5; }
 .grid { stroke: var(--line); stroke-width: 1; }
 .scale { fill: var(--soft); font-size: 11px; text-anchor: end; }
-.curve > div { max-width: calc(2.2rem + var(--columns) * var(--widest)); }
-.plot { display: block; width: calc(100% - 2.2rem); margin-left: 2.2rem; overflow: visible; }
+.curve > div { max-width: calc(var(--label) + var(--columns) * var(--widest)); }
+.plot { display: block; width: calc(100% - var(--label)); margin-left: var(--label); overflow: visible; }
 .curve table { table-layout: fixed; margin-top: .35rem; font-size: .875rem; }
 .curve :is(th, td) { padding: .1rem 0; text-align: center; overflow-wrap: normal; white-space: nowrap; }
-.curve :is(th, td):first-child { width: 2.2rem; min-width: 0; text-align: left; }
+.curve :is(th, td):first-child { width: var(--label); min-width: 0; text-align: left; }
 .curve thead th { font-size: .75rem; }
 .curve tbody tr { border: 0; }
 .curve tbody tr + tr td { color: var(--soft); }
@@ -167,6 +171,8 @@ footer { margin-top: 2.75rem; padding-top: .9rem; border-top: 1px solid var(--li
   :is(th, td):has(> .wide) { display: none; }
   .curve table { font-size: .75rem; }
   .curve thead th { font-size: .7rem; }
+  .curve.many { --label: 1.6rem; }
+  .curve.many :is(th, td) { font-size: .64rem; letter-spacing: -.02em; }
   .record { grid-template-columns: 1fr; gap: 0; }
   .record dd { margin-bottom: .6rem; }
   .suspects > li { padding-left: 2.2rem; }
