@@ -161,16 +161,27 @@ class Playbook:
         return killed
 
     def wait(self, seconds: float = DEPLOY_SECONDS) -> Done:
-        try:
-            code = self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise AssertionError(f"killed after {seconds:.0f} s\n{Done(-9, self.lines)}") from None
-        self._reader.join()
-        done = Done(code, self.lines)
+        done = self.follow(lambda _: None, seconds)
         # pytest shows it when the test fails.
         sys.stdout.write(f"$ ansible-playbook {shlex.join(self._arguments)}\n{done.output}\n{done}\n")
         return done
+
+    def follow(self, show: Callable[[str], object], seconds: float = DEPLOY_SECONDS) -> Done:
+        """Wait for its end; each of its lines is shown when it comes."""
+        shown = 0
+        while True:
+            ended = self._process.poll() is not None
+            if ended:
+                self._reader.join()
+            for _, line in self.lines[shown:]:
+                show(line)
+                shown += 1
+            if ended:
+                return Done(self._process.returncode, self.lines)
+            if time.monotonic() - self._began > seconds:
+                self.kill()
+                raise AssertionError(f"killed after {seconds:.0f} s\n{Done(-9, self.lines)}")
+            time.sleep(0.05)
 
 
 @dataclass

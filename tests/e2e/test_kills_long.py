@@ -31,6 +31,7 @@ STATES = ("prepared", "previous_stopped", "started", "gated", "activated")
 SEED = int(os.environ.get("DRAFTGATE_SEED", "20261130"))
 RED: dict[str, Any] = {
     "drafter_overrides": {"dflash_config": {"mask_token_id": 300}},
+    "drafter_accept_findings": [{"code": "DG207", "reason": "a red switch is wanted"}],
     "acceptance_workloads": ["json"],
     "acceptance_retry": True,  # every case measures it anew
 }

@@ -30,8 +30,9 @@ API_KEY = "e2e-api-key-3f9c2b7d51"
 OTHER_KEY = "e2e-api-key-8d06ee4410"
 HUB_TOKEN = "hf_e2eHubToken4c81d2a90b"
 ARGS: dict[str, Any] = {"dtype": "float32", "max_model_len": 1024, "max_num_seqs": 8, "enforce_eager": True}
-# The mask of an ordinary row, and every layer id shifted by one: silent in the engine, in range, wrong.
-BAD_MASK = {"drafter_overrides": {"dflash_config": {"mask_token_id": 300}}}
+# An ordinary piece of text as the mask, and layer ids shifted by one: in range, and silent in the engine.
+BAD_MASK: dict[str, Any] = {"drafter_overrides": {"dflash_config": {"mask_token_id": 300}}}
+ACCEPTED = {"code": "DG207", "reason": "what is it worth"}
 BAD_LAYERS = {"drafter_overrides": {"dflash_config": {"target_layer_ids": [2, 6, 10]}}}
 
 
@@ -231,8 +232,15 @@ def test_mask_that_is_the_end_of_text_stops_before_anything_starts(served: Serve
     served.assert_untouched()
 
 
-def test_collapsed_acceptance_restores_the_previous_release_and_names_the_mask(served: Served) -> None:
-    done = served.at.deploy(BAD_MASK)
+def test_mask_that_is_text_is_refused_from_files_and_when_accepted_measured_and_undone(
+    served: Served,
+) -> None:
+    refused = served.at.deploy(BAD_MASK)
+    assert "DG207" in refused.error() and "TASK [vllm_server" not in refused.output
+    served.assert_untouched()
+
+    wish = {**BAD_MASK, "drafter_accept_findings": [ACCEPTED]}
+    done = served.at.deploy(wish)
     assert served.at.assert_one_serves(served.release)["release"] == served.release
     told = done.error()
     assert f"Release {served.release} serves." in told
@@ -243,10 +251,12 @@ def test_collapsed_acceptance_restores_the_previous_release_and_names_the_mask(s
     assert tried["suspects"][0]["evidence"] == "difference"
     assert "drafter_overrides" in tried["suspects"][0]["cause"] and "mask" in tried["suspects"][0]["cause"]
     assert served.at.evidence("current")["release"] == served.release
+    accepted = [finding["accepted"] for finding in tried["findings"] if finding["code"] == "DG207"]
+    assert accepted == [ACCEPTED["reason"]] and f"accepted: {ACCEPTED['reason']}" in done.told
 
     # The same wish again: known to be bad, so that what serves is not taken down for it.
     engine = served.at.engine()
-    again = served.at.deploy(BAD_MASK)
+    again = served.at.deploy(wish)
     assert "DG830" in again.error() and again.seconds < 60
     assert served.at.engine() == engine
 

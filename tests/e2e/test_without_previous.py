@@ -58,6 +58,7 @@ def test_fallback_serves_the_target_without_speculation_and_says_so(bare: Instal
         **BRIEF,
         "acceptance_on_failure": "fallback",
         "drafter_overrides": {"dflash_config": {"mask_token_id": 300}},
+        "drafter_accept_findings": [{"code": "DG207", "reason": "to have something to fall back from"}],
     }
     done = bare.deploy(wish)
     assert done.code == 0, done
