@@ -67,7 +67,7 @@ CODES: Dict[str, Code] = {
     ),
     "DG204": Code(
         "A field has the wrong type",
-        "A number in quotes, a bool or a list where a number belongs: engines read it differently or crash.",
+        "A number in quotes, a bool or null where a number belongs: engines read it differently or do not start.",
         "Correct the field, in the source or by drafter_overrides.",
     ),
     "DG205": Code(
@@ -96,6 +96,11 @@ CODES: Dict[str, Code] = {
         "The drafter's architecture is not DFlash",
         "The engine's method and the drafter do not match: it does not load, or τ is exactly 1.",
         "Set architectures to [DFlashDraftModel] if the weights are DFlash, else use another drafter.",
+    ),
+    "DG210": Code(
+        "The mask token is stated twice, and differently",
+        "Engines and versions differ in which place counts, so the mask depends on who reads the config.",
+        "Leave one place, with the value of the drafter's revision.",
     ),
     "DG211": Code(
         "No target layer ids",
@@ -132,6 +137,22 @@ CODES: Dict[str, Code] = {
         "num_target_layers names the depth of the target that the drafter belongs to.",
         "Use the target that the drafter's model card names.",
     ),
+    "DG218": Code(
+        "mask_embedding.pt cannot be used",
+        "It is no file of torch.save, asks to run code, has another width or another mask id, or is zero.",
+        "Fetch the file and config.json again from one revision of the drafter.",
+    ),
+    "DG219": Code(
+        "A published drafter of exactly these shapes says otherwise",
+        "The public record has another mask, other target layers, block, windows or rope theta for it. One "
+        "repository has had revisions with different values, so this is a hint.",
+        "Compare with the config.json of the revision that the weights are of.",
+    ),
+    "DG220": Code(
+        "The target layer ids are not in ascending order",
+        "Engines capture layers in ascending order, and fc's columns are in the order of training.",
+        "Compare with the drafter's own config.json; all published lists ascend.",
+    ),
     "DG221": Code(
         "The config does not describe the weights",
         "A size in the config, or the engine's default for an absent one, differs from the tensors.",
@@ -164,7 +185,7 @@ CODES: Dict[str, Code] = {
     ),
     "DG227": Code(
         "The drafter's config has no rope theta",
-        "vLLM silently takes 1e6, transformers 1e4; a wrong one costs nearly all acceptance.",
+        "The engine silently takes 10000, which is transformers' default; a wrong one costs nearly all acceptance.",
         "Set rope_theta to the value of the drafter's revision, usually the target's.",
     ),
     "DG228": Code(
@@ -197,6 +218,64 @@ CODES: Dict[str, Code] = {
         "The directory has no safetensors file.",
         "Fetch the weights.",
     ),
+    "DG234": Code(
+        "Dtypes disagree",
+        "Of the tensors among themselves, of tensors and config, or of drafter and target, in whose dtype "
+        "vLLM runs the drafter: float16 for bfloat16 loses range.",
+        "Fetch the weights again, or use the target in the drafter's dtype.",
+    ),
+    "DG235": Code(
+        "The window keys do not work together",
+        "layer_types, sliding_window and use_sliding_window count together or not at all: without one of them "
+        "the engine refuses the drafter, or runs its windowed layers as full attention.",
+        "Set all three to the values of the drafter's revision.",
+    ),
+    "DG236": Code(
+        "A field is absent, and the engine assumes a value silently",
+        "An info where the assumed value is what the weights or the target show, else a warning.",
+        "Set the field to the value of the drafter's revision.",
+    ),
+    "DG237": Code(
+        "The rope scaling is wrong or not the target's",
+        "An unknown kind, a missing or senseless factor, a part of the target's rope that a drafter does not "
+        "have: the engine does not start, or positions mean something else than in training.",
+        "Set rope_scaling to the value of the drafter's revision.",
+    ),
+    "DG238": Code(
+        "The norm's epsilon or the activation is implausible",
+        "No model has such an epsilon; vLLM's drafter runs silu and no other activation.",
+        "Set the field to the value of the drafter's revision.",
+    ),
+    "DG239": Code(
+        "Quantised tensors and config do not belong together",
+        "Engines leave at random what they cannot unpack, or refuse a drafter that is not packed.",
+        "Use the unquantised drafter, or the config.json that belongs to the weights.",
+    ),
+    "DG241": Code(
+        "The weights are of another kind of drafter",
+        "EAGLE, Medusa, MTP, DSpark or a whole language model, by the names of the tensors.",
+        "Use a DFlash drafter; Draftgate serves no other method.",
+    ),
+    "DG242": Code(
+        "There are tensors that no DFlash drafter has",
+        "vLLM stops at a tensor that it has no place for; other engines skip it.",
+        "Fetch the weights again, or use an engine that knows this drafter.",
+    ),
+    "DG243": Code(
+        "The drafter's heads cannot be divided",
+        "Among key-value heads, or among the GPUs of tensor_parallel_size, which the drafter shares.",
+        "Set another tensor_parallel_size, or correct the config.",
+    ),
+    "DG244": Code(
+        "The block size is implausible",
+        "Published blocks have 8, 10 or 16 tokens; or it is stated twice, and differently.",
+        "Compare with the drafter's own config.json.",
+    ),
+    "DG246": Code(
+        "The config names no model type, or another one",
+        "It decides which config class reads the fields, and what an absent one becomes.",
+        "Set model_type to qwen3, as published DFlash drafters have it.",
+    ),
     # 3xx: tokenizer
     "DG301": Code(
         "The target's tokenizer cannot be read",
@@ -207,6 +286,11 @@ CODES: Dict[str, Code] = {
         "The target has no tokenizer.json",
         "Ids are judged by their range and by the config alone.",
         "Nothing, if the target brings another kind of tokenizer.",
+    ),
+    "DG303": Code(
+        "The drafter's own tokenizer is not the target's",
+        "Engines use the target's; another one beside the drafter says that it belongs to another target.",
+        "Check that drafter and target belong together; the files themselves do no harm.",
     ),
     "DG304": Code(
         "The target's tokenizer is SentencePiece alone",

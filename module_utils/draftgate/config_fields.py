@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from .findings import ERROR, Finding
+from .untrusted import shown
 
 
 def text_config(config: Mapping[str, Any]) -> Tuple[str, Mapping[str, Any]]:
@@ -50,6 +51,17 @@ class Fields:
             walked = f"{walked}.{key}" if walked else key
         return value
 
+    def has(self, path: str) -> bool:
+        """Whether the key is there, be it with null: engines tell a null from an absent field."""
+        parent, _, key = path.rpartition(".")
+        holder = self.raw(parent) if parent else self.config
+        return isinstance(holder, Mapping) and key in holder
+
+    def refuse_null(self, path: str, expected: str) -> None:
+        """Note a null where the engine's own config class has no null: transformers 5 refuses it."""
+        if self.has(path) and self.raw(path) is None:
+            self._note(path, None, expected)
+
     def integer(self, path: str) -> Optional[int]:
         """An int; a bool, a float and a string are findings."""
         value: Optional[int] = self._typed(path, is_integer, "an integer")
@@ -58,6 +70,21 @@ class Fields:
     def number(self, path: str) -> Optional[float]:
         """An int or a float."""
         value: Optional[float] = self._typed(path, _is_number, "a number")
+        return value
+
+    def boolean(self, path: str) -> Optional[bool]:
+        """JSON's true or false; a string or a number is a finding."""
+        value: Optional[bool] = self._typed(path, _is_boolean, "true or false")
+        return value
+
+    def string(self, path: str) -> Optional[str]:
+        """A string."""
+        value: Optional[str] = self._typed(path, _is_string, "a string")
+        return value
+
+    def mapping(self, path: str) -> Optional[Mapping[str, Any]]:
+        """An object."""
+        value: Optional[Mapping[str, Any]] = self._typed(path, _is_mapping, "an object")
         return value
 
     def integers(self, path: str) -> Optional[List[int]]:
@@ -89,8 +116,8 @@ class Fields:
             field=field,
             observed=value,
             expected=expected,
-            message=f"{field} is {value!r}, which is not {expected}.",
-            fix=f"Set {path} to {expected}{_in_quotes(value)}.",
+            message=f"{field} is {_written(value)}, which is not {expected}.",
+            fix=f"Set {path} to {expected}{_in_quotes(value)}{_or_remove(value)}.",
             source="JSON types of the config contract",
         )
 
@@ -104,12 +131,28 @@ def _is_number(value: Any) -> bool:
     return is_integer(value) or isinstance(value, float)
 
 
+def _is_boolean(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
 def _is_string(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
 def _list_of(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, list) and all(map(is_right, value))
+
+
+def _written(value: Any) -> str:
+    return "null" if value is None else shown(value)
+
+
+def _or_remove(value: Any) -> str:
+    return ", or remove it" if value is None else ""
 
 
 def _in_quotes(value: Any) -> str:

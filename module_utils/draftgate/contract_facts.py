@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, TypeVar
 
 from . import drafter_weights
@@ -11,7 +11,8 @@ from .config_fields import Fields, text_config
 from .effective_config import CONFIG_NAME, merge
 from .engine_support import Engine
 from .errors import InputError
-from .findings import ERROR, Finding
+from .findings import ERROR, WARNING, Finding
+from .mask_embedding import MaskEmbedding, read_mask_embedding
 from .safetensors import Weights, read_weights
 from .tokenizer import Tokenizer, read_tokenizer
 from .untrusted import read_json
@@ -19,18 +20,32 @@ from .untrusted import read_json
 T = TypeVar("T")
 MASK = "dflash_config.mask_token_id"
 TOP_LEVEL_MASK = "mask_token_id"
+# Where vLLM 0.32 looks for the mask, in its order (spec_decode/utils.py).
+MASK_PLACES = (MASK, TOP_LEVEL_MASK, "dspark_noise_token_id", "pard_token", "ptd_token_id")
 LAYER_IDS = "dflash_config.target_layer_ids"
-SPECULATORS_LAYER_IDS = "aux_hidden_state_layer_ids"
+SPECULATORS_LAYER_IDS = "aux_hidden_state_layer_ids"  # counts from 1
+SPECULATORS_LAYER = "transformer_layer_config"
+FULL, SLIDING = "full_attention", "sliding_attention"
 
-# What transformers' Qwen3Config, which DFlash drafters use, takes for an absent field.
-QWEN3_DEFAULTS = {
-    "num_hidden_layers": 32,
-    "hidden_size": 4096,
-    "head_dim": 128,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 32,
-    "intermediate_size": 22016,
+SIZES = (
+    "num_hidden_layers",
+    "hidden_size",
+    "head_dim",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "intermediate_size",
+)
+# What transformers' Qwen3Config, which DFlash drafters use, takes for an absent field (4.57, 5.0 and 5.19).
+# vLLM has a rope theta of 1000000 of its own, and this one comes before it (seen on 0.32.0).
+QWEN3_DEFAULTS: Dict[str, Any] = {
+    **dict(zip(SIZES, (32, 4096, 128, 32, 32, 22016))),
     "vocab_size": 151936,
+    "max_position_embeddings": 32768,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000,
+    "sliding_window": 4096,
+    "max_window_layers": 28,
+    "attention_bias": False,
 }
 
 
@@ -46,6 +61,8 @@ class Facts:
     :param environment: the engine's environment variables.
     :param packages: versions of packages beside the engine (``{"flash-attn": "2.8.3"}``).
     :param inferred: what the drafter's headers prove (:func:`drafter_weights.infer`).
+    :param own_tokenizer: of the drafter's directory; None where it has none, or an unreadable one.
+    :param mask_embedding: of the drafter's directory, where it has one.
     :param unreadable: a finding for each file that could not be read.
     :param drafter_dir: for rules about files that no reader knows.
     :param target_config: the whole config.json, of which ``target`` may be a part.
@@ -66,6 +83,8 @@ class Facts:
     unreadable: List[Finding]
     drafter_dir: str
     target_config: Mapping[str, Any]
+    own_tokenizer: Optional[Tokenizer] = None
+    mask_embedding: Optional[MaskEmbedding] = None
 
     @property
     def has_config(self) -> bool:
@@ -90,13 +109,19 @@ class Facts:
     def target_hidden(self) -> Optional[int]:
         return self.target.integer("hidden_size")
 
+    def at(self, key: str) -> str:
+        """Where the drafter's config keeps a field of its layers: nested in some formats."""
+        if self.is_speculators:
+            return f"{SPECULATORS_LAYER}.{key}"
+        is_nested = isinstance(self.drafter.config.get("text_config"), Mapping) and not self.drafter.has(key)
+        return f"text_config.{key}" if is_nested else key
+
     @property
     def mask(self) -> Tuple[str, Optional[int]]:
         """The field that holds the mask token, and its value."""
-        nested = None if self.is_speculators else self.drafter.integer(MASK)
-        if self.is_speculators or (nested is None and self.drafter.raw(TOP_LEVEL_MASK) is not None):
-            return TOP_LEVEL_MASK, self.drafter.integer(TOP_LEVEL_MASK)
-        return MASK, nested
+        places = (TOP_LEVEL_MASK,) if self.is_speculators else MASK_PLACES
+        path = next((place for place in places if self.drafter.raw(place) is not None), places[0])
+        return path, self.drafter.integer(path)
 
     @property
     def layer_ids(self) -> Tuple[str, Optional[List[int]]]:
@@ -112,10 +137,46 @@ class Facts:
         top = self.drafter.integer("block_size")
         return self.drafter.integer("dflash_config.block_size") if top is None else top
 
-    def default(self, key: str) -> Optional[int]:
-        """What the engine takes where the drafter's config does not say ``key``."""
-        is_qwen3 = self.drafter.raw("model_type") in (None, "qwen3")
-        return QWEN3_DEFAULTS[key] if is_qwen3 else None
+    @property
+    def window(self) -> Optional[int]:
+        """``sliding_window`` as the config has it."""
+        return self.drafter.integer(self.at("sliding_window"))
+
+    @property
+    def windows_by_dflash_config(self) -> bool:
+        """MiMo's spelling: ``dflash_config.use_swa`` and ``swa_window_size`` for every layer."""
+        return bool(self.drafter.raw("dflash_config.use_swa"))
+
+    @property
+    def layer_windows(self) -> Optional[List[bool]]:
+        """Whether each drafter layer has a window, as the engine takes it; None where it is not known.
+
+        Without ``layer_types``, transformers gives one to the layers from ``max_window_layers`` (28) on.
+        """
+        path = self.at("layer_types")
+        kinds = self.drafter.strings(path)
+        if kinds is not None:
+            return [kind == SLIDING for kind in kinds]
+        layers = self.drafter.integer(self.at("num_hidden_layers")) or self.inferred.get("num_hidden_layers")
+        first = self.drafter.integer(self.at("max_window_layers")) or self.default("max_window_layers")
+        if not layers or not first or self.drafter.is_wrong(path) or self.windows_by_dflash_config:
+            return None
+        is_on = self.drafter.boolean(self.at("use_sliding_window")) and self.window is not None
+        return [bool(is_on) and number >= first for number in range(layers)]
+
+    @property
+    def served_length(self) -> Any:
+        """How long requests may be: ``max_model_len``, else what the target reaches."""
+        return self.server.get("max_model_len", self.target.integer("max_position_embeddings"))
+
+    def default(self, key: str) -> Any:
+        """What the engine takes where the drafter's config does not say ``key``; None: not known."""
+        if self.drafter.raw(self.at("model_type")) not in (None, "qwen3"):
+            return None
+        if key == "num_key_value_heads" and self.drafter.has(self.at(key)):  # null: as many as heads
+            key = "num_attention_heads"
+            return self.drafter.integer(self.at(key)) or QWEN3_DEFAULTS[key]
+        return QWEN3_DEFAULTS[key]
 
 
 def gather(
@@ -166,7 +227,24 @@ def gather(
         unreadable=unreadable,
         drafter_dir=drafter_dir,
         target_config=target_config,
+        own_tokenizer=_own_tokenizer(drafter_dir, config, unreadable),
+        mask_embedding=attempt("drafter.mask_embedding", lambda: read_mask_embedding(drafter_dir)),
     )
+
+
+def _own_tokenizer(
+    drafter_dir: str, config: Mapping[str, Any], unreadable: List[Finding]
+) -> Optional[Tokenizer]:
+    """The drafter's own tokenizer. Engines use the target's, so a broken one here stops nothing."""
+    names = ("tokenizer.json", "tokenizer_config.json")
+    if not any(os.path.lexists(os.path.join(drafter_dir, name)) for name in names):
+        return None
+    try:
+        return read_tokenizer(drafter_dir, config)
+    except InputError as exc:
+        broken = InputError(exc.doing.replace("target", "drafter"), exc.observed, exc.expected, code="DG303")
+        unreadable.append(replace(_unreadable("drafter.tokenizer", broken), severity=WARNING))
+        return None
 
 
 def read_own_config(drafter_dir: str) -> Dict[str, Any]:

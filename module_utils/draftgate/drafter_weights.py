@@ -1,31 +1,88 @@
-"""What a DFlash drafter's tensor names and shapes tell: 11 tensors a layer, and three around them.
+"""What a drafter's tensor names, shapes and dtypes tell: which kind it is, its sizes, what does not fit.
 
+A DFlash drafter has 11 tensors a layer (15 with biases) and three around them. Sizes are by majority of all
+tensors that show them, so that the one tensor with another shape is named, and not all the others.
 Not in the weights: the mask token, which layers are captured, block size, rope, windows, the target.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+import re
+from collections import Counter
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from .safetensors import Tensor, Weights
 
 Shape = Tuple[int, ...]
-Shapes = Tuple[Shape, Shape]
+Axes = Tuple[str, ...]
 
-OUTER = ("fc.weight", "hidden_norm.weight", "norm.weight")
-LAYER = (
-    "input_layernorm.weight",
-    "mlp.down_proj.weight",
-    "mlp.gate_proj.weight",
-    "mlp.up_proj.weight",
-    "post_attention_layernorm.weight",
-    "self_attn.k_norm.weight",
-    "self_attn.k_proj.weight",
-    "self_attn.o_proj.weight",
-    "self_attn.q_norm.weight",
-    "self_attn.q_proj.weight",
-    "self_attn.v_proj.weight",
+DFLASH, DFLASH2, SPECULATORS, UNKNOWN = "dflash", "dflash2", "speculators", "unknown"
+DFLASH_FAMILIES = (DFLASH, DFLASH2, SPECULATORS)
+
+# Axes by name: queries = heads · head_dim, keys = kv heads · head_dim, captured = ids · the target's hidden.
+OUTER: Dict[str, Axes] = {
+    "fc.weight": ("hidden", "captured"),
+    "hidden_norm.weight": ("hidden",),
+    "norm.weight": ("hidden",),
+}
+LAYER: Dict[str, Axes] = {
+    "input_layernorm.weight": ("hidden",),
+    "mlp.down_proj.weight": ("hidden", "ffn"),
+    "mlp.gate_proj.weight": ("ffn", "hidden"),
+    "mlp.up_proj.weight": ("ffn", "hidden"),
+    "post_attention_layernorm.weight": ("hidden",),
+    "self_attn.k_norm.weight": ("head_dim",),
+    "self_attn.k_proj.weight": ("keys", "hidden"),
+    "self_attn.o_proj.weight": ("hidden", "queries"),
+    "self_attn.q_norm.weight": ("head_dim",),
+    "self_attn.q_proj.weight": ("queries", "hidden"),
+    "self_attn.v_proj.weight": ("keys", "hidden"),
+}
+BIASES: Dict[str, Axes] = {
+    "self_attn.k_proj.bias": ("keys",),
+    "self_attn.o_proj.bias": ("hidden",),
+    "self_attn.q_proj.bias": ("queries",),
+    "self_attn.v_proj.bias": ("keys",),
+}
+# What a drafter may bring beside: a vocabulary of its own, attention sinks.
+VOCABULARY: Dict[str, Axes] = {
+    "embed_tokens.weight": ("rows", "hidden"),
+    "lm_head.weight": ("draft_rows", "hidden"),
+    "d2t": ("draft_rows",),
+    "t2d": ("rows",),
+}
+OPTIONAL_LAYER: Dict[str, Axes] = {"self_attn.attention_sink_bias": ("heads",)}
+
+# Muse Glimmer's drafter has other names for the same tensors; vLLM renames them.
+_ALIASES = (("encoder.output_norm_enc.", "hidden_norm."), ("encoder.fc.", "fc."))
+_IGNORED = ("rotary_emb.inv_freq",)  # engines skip it
+_ONLY_DFLASH2 = re.compile(r"_conv\.|^candidate_selector\.")
+_PACKED = re.compile(r"\.(?:weight_packed|qweight)$")
+_SCALES = re.compile(
+    r"\.(?:weight_(?:scale|scale_inv|scale_2|zero_point|shape|global_scale|g_idx)|input_scale|input_global_scale|"
+    r"scales|qzeros|g_idx|weight\.(?:absmax|quant_map|quant_state\S*|nested_\S+))$"
 )
+_PACKED_DTYPES = ("U8", "I8", "I32", "F4", "F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
+
+# Other kinds of drafters, by names that only they have; the first that fits names the kind.
+_OTHER_KINDS = (
+    ("a DSpark drafter", re.compile(r"(^|\.)(markov|confidence_head)")),
+    ("an EAGLE-3 drafter", re.compile(r"(^|\.)midlayer\.|^fc\.weight$")),
+    ("a Medusa head", re.compile(r"medusa|^\d+\.\d+\.(linear\.)?weight$")),
+    ("a multi-token-prediction (MTP, NextN) head", re.compile(r"(^|\.)(mtp|eh_proj|enorm|hnorm|nextn)")),
+    ("a language model of its own (as PARD drafters are)", re.compile(r"^model\.(layers|embed_tokens)\.")),
+)
+
+
+class Differences(NamedTuple):
+    """Where the tensors are not those of the drafter that they belong to.
+
+    :param shapes: ``{name: (shape found, shape expected)}``; 0 for an axis that nothing tells.
+    """
+
+    missing: List[str]
+    unexpected: List[str]
+    shapes: Dict[str, Tuple[Shape, Shape]]
 
 
 def infer(weights: Weights, target_hidden: Optional[int]) -> Dict[str, Any]:
@@ -34,92 +91,140 @@ def infer(weights: Weights, target_hidden: Optional[int]) -> Dict[str, Any]:
     ``captured_layers`` is the number of ids that ``fc.weight [hidden, ids · target hidden]`` takes; absent
     when the target's hidden size is not known or does not divide it.
     """
-    tensors = weights.tensors
+    tensors = plain(weights.tensors)
+    axes = measure(tensors)
+    head_dim, captured = axes.get("head_dim"), axes.get("captured")
     inferred: Dict[str, Any] = {
-        "family": _family(tensors),
+        "family": family(tensors),
         "dtype": weights.dtypes,
         "tensors": len(tensors),
         "parameters": weights.parameters,
         "bytes": weights.bytes,
         "num_hidden_layers": layer_count(tensors),
         "attention_bias": any(name.endswith("_proj.bias") for name in tensors),
-        **_sizes(tensors),
+        "hidden_size": axes.get("hidden"),
+        "head_dim": head_dim,
+        "num_attention_heads": _quotient(axes.get("queries"), head_dim),
+        "num_key_value_heads": _quotient(axes.get("keys"), head_dim),
+        "intermediate_size": axes.get("ffn"),
+        "captured_layers": _quotient(captured, target_hidden),
+        "is_quantised": bool(quantised(tensors)),
     }
-    columns = _size(tensors, "fc.weight", 1)
-    if columns and target_hidden and columns % target_hidden == 0:
-        inferred["captured_layers"] = columns // target_hidden
     return {key: value for key, value in inferred.items() if value is not None}
 
 
+def plain(tensors: Mapping[str, Tensor]) -> Dict[str, Tensor]:
+    """The tensors under the names of this module, without those that engines skip."""
+    renamed = {}
+    for name, tensor in tensors.items():
+        for alias, ours in _ALIASES:
+            if name.startswith(alias):
+                name = ours + name[len(alias) :]
+        if not name.endswith(_IGNORED):
+            renamed[name] = tensor
+    return renamed
+
+
+def family(tensors: Mapping[str, Tensor]) -> str:
+    """``dflash``, ``dflash2``, ``speculators`` (with a vocabulary of its own), or another kind in words.
+
+    One tensor may be missing, so two that only DFlash has are looked for: the norm behind ``fc``, and
+    ``fc`` beside layers with a norm of queries.
+    """
+    if any(map(_ONLY_DFLASH2.search, tensors)):
+        return DFLASH2
+    has_fc = any(name.startswith("fc.") for name in tensors)
+    has_query_norm = any(re.match(r"layers\.\d+\.self_attn\.q_norm\.", name) for name in tensors)
+    is_dflash = "hidden_norm.weight" in tensors or (has_fc and has_query_norm)
+    if not is_dflash or any("midlayer." in name or "markov" in name for name in tensors):
+        kinds = (kind for kind, pattern in _OTHER_KINDS if any(map(pattern.search, tensors)))
+        return next(kinds, UNKNOWN)
+    return SPECULATORS if set(VOCABULARY) & set(tensors) else DFLASH
+
+
 def layer_count(tensors: Mapping[str, Tensor]) -> int:
-    numbers = [name.split(".")[1] for name in tensors if name.startswith("layers.")]
-    return 1 + max((int(number) for number in numbers if number.isdigit()), default=-1)
+    """One more than the highest number of a layer; 0 without layers."""
+    found = (re.match(r"layers\.(\d{1,4})\.", name) for name in tensors)
+    return 1 + max((int(match.group(1)) for match in found if match), default=-1)
 
 
-def missing(tensors: Mapping[str, Tensor]) -> List[str]:
-    """Names that a complete drafter of this depth has and this one has not."""
-    layers = [f"layers.{number}.{name}" for number in range(layer_count(tensors)) for name in LAYER]
-    return [name for name in (*OUTER, *layers) if name not in tensors]
+def measure(tensors: Mapping[str, Tensor]) -> Dict[str, int]:
+    """The size of each named axis, by majority of the tensors that show it."""
+    votes: Dict[str, Counter[int]] = {}
+    for name, axes in {**_required(tensors), **_allowed(tensors)}.items():
+        tensor = tensors.get(name)
+        if tensor is not None and len(tensor.shape) == len(axes):
+            for axis, size in zip(axes, tensor.shape):
+                votes.setdefault(axis, Counter())[size] += 1
+    return {axis: counter.most_common(1)[0][0] for axis, counter in votes.items()}
 
 
-def unexpected_shapes(tensors: Mapping[str, Tensor], sizes: Mapping[str, Any]) -> Dict[str, Shapes]:
-    """``{name: (shape found, shape expected)}`` of tensors that do not fit ``sizes`` (from :func:`infer`)."""
-    keys = ("hidden_size", "head_dim", "num_attention_heads", "num_key_value_heads", "intermediate_size")
-    if any(not sizes.get(key) for key in keys):
-        return {}
-    wanted = _layer_shapes(*(sizes[key] for key in keys))
-    hidden = (sizes["hidden_size"],)
-    expected: Dict[str, Shape] = {"norm.weight": hidden, "hidden_norm.weight": hidden}
-    for number in range(layer_count(tensors)):
-        expected.update({f"layers.{number}.{name}": shape for name, shape in wanted.items()})
-    return {
-        name: (tensors[name].shape, shape)
-        for name, shape in expected.items()
-        if name in tensors and tensors[name].shape != shape
-    }
+def compare(tensors: Mapping[str, Tensor], sizes: Optional[Mapping[str, int]] = None) -> Differences:
+    """What is missing, too much, or of another shape than the other tensors and ``sizes`` say.
+
+    :param sizes: axes that something else proves (``{"rows": 248320}``), before what the tensors show.
+    """
+    required, allowed = _required(tensors), _allowed(tensors)
+    axes = {**measure(tensors), **(sizes or {})}
+    present = {_PACKED.sub(".weight", name) for name in tensors}
+    known = {**required, **allowed}
+    shapes = {}
+    for name, names in known.items():
+        tensor = tensors.get(name)
+        expected = tuple(axes.get(axis, 0) for axis in names)
+        if tensor is not None and not _fits(tensor.shape, expected):
+            shapes[name] = (tensor.shape, expected)
+    extra = [
+        name
+        for name in tensors
+        if name not in known and not _is_packing(name) and not _ONLY_DFLASH2.search(name)
+    ]
+    return Differences([name for name in required if name not in present], extra, shapes)
 
 
-def _layer_shapes(hidden: int, head_dim: int, heads: int, kv_heads: int, ffn: int) -> Dict[str, Shape]:
-    return {
-        "input_layernorm.weight": (hidden,),
-        "post_attention_layernorm.weight": (hidden,),
-        "self_attn.q_norm.weight": (head_dim,),
-        "self_attn.k_norm.weight": (head_dim,),
-        "self_attn.q_proj.weight": (heads * head_dim, hidden),
-        "self_attn.k_proj.weight": (kv_heads * head_dim, hidden),
-        "self_attn.v_proj.weight": (kv_heads * head_dim, hidden),
-        "self_attn.o_proj.weight": (hidden, heads * head_dim),
-        "mlp.gate_proj.weight": (ffn, hidden),
-        "mlp.up_proj.weight": (ffn, hidden),
-        "mlp.down_proj.weight": (hidden, ffn),
-    }
+def quantised(tensors: Mapping[str, Tensor]) -> List[str]:
+    """Names of tensors that hold packed or scaled numbers, or the scales."""
+    return [
+        name
+        for name, tensor in tensors.items()
+        if _is_packing(name) or (tensor.dtype in _PACKED_DTYPES and name not in VOCABULARY)
+    ]
 
 
-def _sizes(tensors: Mapping[str, Tensor]) -> Dict[str, Optional[int]]:
-    head_dim = _size(tensors, "layers.0.self_attn.q_norm.weight", 0)
-
-    def heads(name: str) -> Optional[int]:
-        rows = _size(tensors, f"layers.0.self_attn.{name}.weight", 0)
-        return rows // head_dim if rows and head_dim else None
-
-    return {
-        "hidden_size": _size(tensors, "fc.weight", 0),
-        "head_dim": head_dim,
-        "num_attention_heads": heads("q_proj"),
-        "num_key_value_heads": heads("k_proj"),
-        "intermediate_size": _size(tensors, "layers.0.mlp.gate_proj.weight", 0),
-    }
+def odd_dtypes(tensors: Mapping[str, Tensor]) -> Tuple[str, List[str]]:
+    """The dtype of most of the plain floating-point tensors, and the names of those with another."""
+    plain_kinds = ("BF16", "F16", "F32")
+    floats = {name: tensor.dtype for name, tensor in tensors.items() if tensor.dtype in plain_kinds}
+    if not floats:
+        return "", []
+    usual = Counter(floats.values()).most_common(1)[0][0]
+    return usual, [name for name, dtype in floats.items() if dtype != usual]
 
 
-def _size(tensors: Mapping[str, Tensor], name: str, axis: int) -> Optional[int]:
-    tensor = tensors.get(name)
-    return tensor.shape[axis] if tensor is not None and len(tensor.shape) > axis else None
+def _required(tensors: Mapping[str, Tensor]) -> Dict[str, Axes]:
+    layer = dict(LAYER)
+    if any(name.endswith("_proj.bias") for name in tensors):
+        layer.update(BIASES)
+    return {**OUTER, **_in_layers(layer, tensors)}
 
 
-def _family(tensors: Mapping[str, Tensor]) -> str:
-    """``speculators`` files bring a vocabulary of their own, DFlash2 convolutions and a selector."""
-    if any(name in tensors for name in ("t2d", "d2t", "embed_tokens.weight", "lm_head.weight")):
-        return "speculators"
-    if any("_conv." in name or name.startswith("candidate_selector.") for name in tensors):
-        return "dflash2"
-    return "dflash" if any(name.startswith("fc.") for name in tensors) else "unknown"
+def _allowed(tensors: Mapping[str, Tensor]) -> Dict[str, Axes]:
+    return {**VOCABULARY, **_in_layers(OPTIONAL_LAYER, tensors)}
+
+
+def _in_layers(names: Mapping[str, Axes], tensors: Mapping[str, Tensor]) -> Dict[str, Axes]:
+    numbers = range(layer_count(tensors))
+    return {f"layers.{number}.{name}": axes for number in numbers for name, axes in names.items()}
+
+
+def _is_packing(name: str) -> bool:
+    return bool(_PACKED.search(name) or _SCALES.search(name))
+
+
+def _fits(found: Shape, expected: Shape) -> bool:
+    """Whether the shapes agree on every axis that is known (not 0)."""
+    return len(found) == len(expected) and all(want in (0, size) for size, want in zip(found, expected))
+
+
+def _quotient(number: Optional[int], divisor: Optional[int]) -> Optional[int]:
+    return number // divisor if number and divisor and number % divisor == 0 else None

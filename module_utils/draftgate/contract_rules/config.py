@@ -1,15 +1,49 @@
-"""The drafter's config.json itself."""
+"""The drafter's config.json itself: whether it is there, the types of its fields, what it says it is."""
 
 from __future__ import annotations
 
 import json
-from typing import Iterator
+from typing import Callable, Dict, Iterator, Tuple
 
-from ..contract_facts import LAYER_IDS, MASK, QWEN3_DEFAULTS, Facts
+from ..config_fields import Fields
+from ..contract_facts import LAYER_IDS, MASK, QWEN3_DEFAULTS, SIZES, SPECULATORS_LAYER, Facts
+from ..drafter_weights import DFLASH2
 from ..findings import Finding
-from .common import error, warning
+from .common import FROM_THE_REVISION, assumed, error, is_absent, warning, written
+from .record import hint
 
-NOT_IN_THE_WEIGHTS = (MASK, LAYER_IDS, "block_size", "rope_theta")
+NOT_IN_THE_WEIGHTS = (MASK, LAYER_IDS, "block_size", "rope_theta", "layer_types", "sliding_window")
+
+# Fields of transformers' Qwen3Config: how each is read, and whether it may be null.
+TYPES: Dict[str, Tuple[Callable[[Fields, str], object], str, bool]] = {
+    **{key: (Fields.integer, "an integer", key == "num_key_value_heads") for key in SIZES},
+    "vocab_size": (Fields.integer, "an integer", False),
+    "max_position_embeddings": (Fields.integer, "an integer", False),
+    "max_window_layers": (Fields.integer, "an integer", False),
+    "sliding_window": (Fields.integer, "an integer", True),
+    "use_sliding_window": (Fields.boolean, "true or false", False),
+    "layer_types": (Fields.strings, "a list of strings", True),
+    "rope_theta": (Fields.number, "a number", False),
+    "rope_scaling": (Fields.mapping, "an object", True),
+    "rope_parameters": (Fields.mapping, "an object", True),
+    "rms_norm_eps": (Fields.number, "a number", False),
+    "hidden_act": (Fields.string, "a string", False),
+    "attention_bias": (Fields.boolean, "true or false", False),
+    "tie_word_embeddings": (Fields.boolean, "true or false", False),
+    "model_type": (Fields.string, "a string", False),
+    "dtype": (Fields.string, "a string", True),
+    "torch_dtype": (Fields.string, "a string", True),
+    "logit_softcap": (Fields.number, "a number", True),
+}
+
+# Architectures that vLLM 0.32.0 registers for DFlash, and what SGLang and the reference call it.
+ARCHITECTURES = (
+    "DFlashDraftModel",
+    "DFlash2DraftModel",
+    "DFlashLagunaForCausalLM",
+    "DFlashMuseGlimmerAssistantModel",
+    "MuseGlimmerAssistantModel",
+)
 
 
 def config_is_there(facts: Facts) -> Iterator[Finding]:
@@ -27,13 +61,20 @@ def config_is_there(facts: Facts) -> Iterator[Finding]:
             "proven by the weights": given,
             "known to the drafter's revision": list(NOT_IN_THE_WEIGHTS),
         },
-        message=f"The drafter has no config.json; weights do not tell {unknown}, windows or rope scaling.",
+        message=f"The drafter has no config.json; weights do not tell {unknown} or rope scaling.",
         fix=(
             f"Take config.json from the drafter's revision, or give drafter_overrides with {unknown} "
-            f"and {json.dumps(given)}."
+            f"and {json.dumps(given)}.{_all_hints(facts)}"
         ),
         source="DFlash config contract",
     )
+
+
+def _all_hints(facts: Facts) -> str:
+    attributes = {"mask_token_id": "mask", "layer_ids": "target layer ids", "block_size": "block_size"}
+    attributes.update({"windows": "layer_types", "sliding_window": "window", "rope_theta": "rope_theta"})
+    told = {what: hint(facts, attribute) for attribute, what in attributes.items()}
+    return "".join(f" {what[0].upper()}{what[1:]}:{says}" for what, says in told.items() if says)
 
 
 def config_is_its_own(facts: Facts) -> Iterator[Finding]:
@@ -50,17 +91,107 @@ def config_is_its_own(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def types_are_right(facts: Facts) -> Iterator[Finding]:
+    """Reading a field notes a wrong type (DG204); transformers 5 refuses null for most of them too."""
+    for key, (read, expected, may_be_null) in TYPES.items():
+        path = facts.at(key)
+        read(facts.drafter, path)
+        if not may_be_null:
+            facts.drafter.refuse_null(path, expected)
+    yield from ()
+
+
+def layer_config_is_there(facts: Facts) -> Iterator[Finding]:
+    if facts.is_speculators and facts.drafter.mapping(SPECULATORS_LAYER) is None:
+        yield error(
+            code="DG204",
+            field=f"drafter.{SPECULATORS_LAYER}",
+            observed=None,
+            expected="an object",
+            message=f"A speculators config keeps its sizes in {SPECULATORS_LAYER}, and this one has none.",
+            fix="Fetch config.json from the drafter's revision again.",
+            source="vLLM 0.32.0: configs/speculators",
+        )
+
+
 def architecture(facts: Facts) -> Iterator[Finding]:
     names = facts.drafter.strings("architectures") or []
     if not facts.has_config or facts.is_speculators or facts.drafter.is_wrong("architectures"):
         return
-    if not any("DFlash" in name for name in names):
+    wanted = ["DFlash2DraftModel" if facts.inferred.get("family") == DFLASH2 else "DFlashDraftModel"]
+    known = [name for name in names if name in ARCHITECTURES]
+    is_dflash2 = "DFlash2DraftModel" in names
+    if not known or (facts.weights is not None and is_dflash2 != (wanted == ["DFlash2DraftModel"])):
         yield error(
             code="DG209",
             field="drafter.architectures",
             observed=names,
-            expected=["DFlashDraftModel"],
-            message=f"The drafter's architectures are {names}, not DFlash: method and drafter do not match.",
-            fix="Set architectures to [DFlashDraftModel] if the weights are; else use another drafter.",
+            expected=wanted,
+            message=f"The drafter's architectures are {names}, not {wanted}: the method does not match.",
+            fix=f"Set architectures to {wanted} if the weights are; else use another drafter.",
             source="sglang#21272",
         )
+
+
+def model_type(facts: Facts) -> Iterator[Finding]:
+    """It decides which config class reads all other fields, and so what an absent one becomes."""
+    path = facts.at("model_type")
+    said = facts.drafter.string(path)
+    if said == "qwen3" or not facts.has_config or facts.drafter.is_wrong(path):
+        return
+    finding = error if said is None else warning
+    what = f"is {said!r}; published DFlash drafters have qwen3, whose keys and defaults are others"
+    if said is None:
+        what = "is absent: transformers does not know what config this is, and no engine starts"
+    yield finding(
+        code="DG246",
+        field=f"drafter.{path}",
+        observed=said,
+        expected="qwen3",
+        message=f"{path} {what}.",
+        fix=f"Set {path} to qwen3 if the drafter's own config says so.",
+        source="transformers AutoConfig",
+    )
+
+
+def norm_and_activation(facts: Facts) -> Iterator[Finding]:
+    """A plausible epsilon, and the only activation that vLLM's drafter has."""
+    eps_path, act_path = facts.at("rms_norm_eps"), facts.at("hidden_act")
+    eps, act = facts.drafter.number(eps_path), facts.drafter.string(act_path)
+    if eps is not None and not 1e-8 <= eps <= 1e-4:
+        yield _implausible(eps_path, eps, "1e-06 or 1e-05", f"{eps_path} is {eps}, which no model has")
+    if act not in (None, "silu"):
+        what = f"{act_path} is {act!r}; vLLM's drafter runs silu only and does not start with another"
+        yield _implausible(act_path, act, "silu", what)
+
+
+def _implausible(path: str, said: object, expected: str, what: str) -> Finding:
+    return error(
+        code="DG238",
+        field=f"drafter.{path}",
+        observed=said,
+        expected=expected,
+        message=f"{what}.",
+        fix=f"Set {path} {FROM_THE_REVISION}.",
+        source="vLLM 0.32.0: Qwen2MLP" if expected == "silu" else "published DFlash drafters",
+    )
+
+
+def absent_epsilon(facts: Facts) -> Iterator[Finding]:
+    """Drafters are made from their target's config, so its epsilon is the likely one."""
+    path, taken = facts.at("rms_norm_eps"), facts.default("rms_norm_eps")
+    targets = facts.target.number("rms_norm_eps")
+    if not is_absent(facts, path) or taken is None:
+        return
+    if targets in (None, taken):
+        yield from assumed(facts, "rms_norm_eps", taken, "published drafters have it")
+        return
+    yield warning(
+        code="DG236",
+        field=f"drafter.{path}",
+        observed=None,
+        expected=targets,
+        message=f"{path} is absent: the engine takes {written(taken)}; the target has {written(targets)}.",
+        fix=f"Set {path} {FROM_THE_REVISION}.",
+        source="transformers Qwen3Config",
+    )

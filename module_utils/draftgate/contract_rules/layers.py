@@ -1,4 +1,7 @@
-"""Captured target layers. Ids are 0-based and mean the OUTPUT of that decoder layer."""
+"""Captured target layers. Ids are 0-based and mean the OUTPUT of that decoder layer.
+
+vLLM 0.32.0 adds 1, removes duplicates, and captures in ascending order whatever the order of the list.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,8 @@ from typing import Iterator, List, Optional
 
 from ..contract_facts import Facts
 from ..findings import Finding
-from .common import FROM_THE_REVISION, error, warning
+from .common import COMPARE, FROM_THE_REVISION, error, warning
+from .record import alike, hint
 
 
 def spaced_layer_ids(layers: int, count: int) -> Optional[List[int]]:
@@ -26,14 +30,14 @@ def layer_ids_are_there(facts: Facts) -> Iterator[Finding]:
     if not facts.has_config or ids or facts.drafter.is_wrong(path):
         return
     usual = _usual_ids(facts)
-    hint = f" 18 of 20 published pairs follow a spacing that gives {usual} here." if usual else ""
+    spaced = f" 18 of 20 published pairs follow a spacing that gives {usual} here." if usual else ""
     yield error(
         code="DG211",
         field=f"drafter.{path}",
         observed=ids,
         expected="0-based ids of target layers",
-        message=f"The drafter's config has no {path}: the engine takes layers of its own choice.{hint}",
-        fix=f"Set {path} {FROM_THE_REVISION}.",
+        message=f"The drafter's config has no {path}: the engine takes layers of its own choice.{spaced}",
+        fix=f"Set {path} {FROM_THE_REVISION}.{hint(facts, 'layer_ids')}",
         source="sglang#37475",
     )
 
@@ -62,7 +66,7 @@ def layer_ids_avoid_the_last_on_sglang(facts: Facts) -> Iterator[Finding]:
             observed=ids,
             expected={"last": facts.layers - 2},
             message=f"{path} has {facts.layers - 1}, the last layer: SGLang stops with an IndexError.",
-            fix="Compare with the drafter's own config.json, or serve with vLLM.",
+            fix=f"{COMPARE}, or serve with vLLM.",
             source="SGLang 0.5.11 to 0.5.23",
         )
 
@@ -77,24 +81,38 @@ def layer_ids_are_unique(facts: Facts) -> Iterator[Finding]:
             observed=ids,
             expected="each id once",
             message=f"{path} has {repeated} more than once.",
-            fix="Compare with the drafter's own config.json.",
+            fix=f"{COMPARE}.",
             source="vLLM 0.32.0",
         )
 
 
-def layer_ids_fit_fc(facts: Facts) -> Iterator[Finding]:
+def layer_ids_ascend(facts: Facts) -> Iterator[Finding]:
+    """The columns of ``fc`` are in the order of training; engines hand over layers in ascending order."""
     path, ids = facts.layer_ids
-    fc = facts.weights.tensors.get("fc.weight") if facts.weights else None
-    hidden = facts.target_hidden
-    if not ids or fc is None or len(fc.shape) != 2 or not hidden or fc.shape[1] == len(ids) * hidden:
+    if ids and ids != sorted(ids):
+        yield warning(
+            code="DG220",
+            field=f"drafter.{path}",
+            observed=ids,
+            expected=sorted(ids),
+            message=f"{path} is {ids}; vLLM captures layers in ascending order, whatever the list's order.",
+            fix=f"{COMPARE}: all published ones ascend.",
+            source="vLLM 0.32.0: EagleModelMixin",
+        )
+
+
+def layer_ids_fit_fc(facts: Facts) -> Iterator[Finding]:
+    """An ``fc`` of a width that no number of layers makes is no matter of the ids (DG223)."""
+    path, ids = facts.layer_ids
+    captured, hidden = facts.inferred.get("captured_layers"), facts.target_hidden
+    if not ids or not captured or captured == len(ids):
         return
-    captured = fc.shape[1] / hidden
     yield error(
         code="DG214",
         field=f"drafter.{path}",
-        observed={"ids": len(ids), "fc.weight": list(fc.shape)},
+        observed={"ids": len(ids), "fc.weight": captured},
         expected={"ids": captured},
-        message=f"{path} has {len(ids)} ids, fc.weight takes {captured:g} layers of a target {hidden} wide.",
+        message=f"{path} has {len(ids)} ids, fc.weight takes {captured} layers of a target {hidden} wide.",
         fix="Use the drafter's own ids, and the target it was trained for.",
         source="DFlash reference: fc = Linear(ids · target hidden, hidden)",
     )
@@ -103,16 +121,24 @@ def layer_ids_fit_fc(facts: Facts) -> Iterator[Finding]:
 def layer_ids_are_usual(facts: Facts) -> Iterator[Finding]:
     path, ids = facts.layer_ids
     usual = _usual_ids(facts)
-    if ids and usual and len(ids) == len(usual) and sorted(ids) != usual:
-        yield warning(
-            code="DG215",
-            field=f"drafter.{path}",
-            observed=ids,
-            expected=usual,
-            message=f"{path} is {ids}; 18 of 20 published pairs follow a spacing that gives {usual} here.",
-            fix="Compare with the drafter's own config.json; nothing to do if it says the same.",
-            source="DFlash reference: build_target_layer_ids",
-        )
+    if not ids or not usual or len(ids) != len(usual) or sorted(ids) == usual or _is_published(facts, ids):
+        return
+    last = (facts.layers or 0) - 1
+    norm = " The last layer's output lacks the final norm that training may have seen." if last in ids else ""
+    yield warning(
+        code="DG215",
+        field=f"drafter.{path}",
+        observed=ids,
+        expected=usual,
+        message=f"{path} is {ids}; 18 of 20 published pairs follow a spacing that gives {usual} here.{norm}",
+        fix=f"{COMPARE}; nothing to do if it says the same.",
+        source="DFlash reference: build_target_layer_ids",
+    )
+
+
+def _is_published(facts: Facts, ids: List[int]) -> bool:
+    """A pair of the record that follows no spacing, as Qwen3-Coder-Next does."""
+    return any(list(entry.layer_ids) == ids for entry in alike(facts))
 
 
 def target_depth(facts: Facts) -> Iterator[Finding]:
