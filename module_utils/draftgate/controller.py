@@ -85,8 +85,8 @@ def write_reports(
             own = attempted and evidence == tried
             path = os.path.join(os.path.expanduser(directory), host, f"{name}.json")
             pages = [path[: -len("json")] + "html", page_path(directory, host, evidence)]
-            # The page of an earlier run tells what that run changed and how long it took: it stays.
-            stays = not own and _stored(path) == evidence and all(map(os.path.exists, pages))
+            # The page of the run that measured tells what that run changed and how long it took: it stays.
+            stays = _stored(path) == evidence and all(map(os.path.exists, pages))
             write_json(path, evidence)
             for other in () if stays else pages:
                 write_changed(other, _page(evidence, host, result, own, command))

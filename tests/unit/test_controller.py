@@ -91,6 +91,8 @@ def test_the_page_of_an_earlier_run_stays_as_long_as_its_evidence(tmp_path: Path
     controller.write_reports(str(tmp_path), "gpu1", first, attempted=True)
     before = pages(tmp_path / "gpu1")
     controller.write_reports(str(tmp_path), "gpu1", {"evidence": PASS, "unchanged": True}, attempted=False)
+    # A new agent alone: a switch that finds nothing to do, and brings the evidence that was there
+    controller.write_reports(str(tmp_path), "gpu1", {**first, "differs": []}, attempted=True)
     assert pages(tmp_path / "gpu1") == before and "What changed" in before["current.html"]
     again = {**PASS, "time": "2026-12-01T00:00:00Z"}
     controller.write_reports(str(tmp_path), "gpu1", {"evidence": again}, attempted=False)
