@@ -13,6 +13,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 from .findings import ERROR, Finding
 from .published import PUBLISHED, Published
 from .tokenizer import TOKENIZER_FILE, Tokenizer
+from .tokenizer_text import visible
 
 FITTING = "an added token without a role, or an unused row"
 NOT_A_CHOICE = "They are hints: the drafter's own revision, or a measurement, decides."
@@ -60,7 +61,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        return f"{self.id} {self.token or 'without a token'}"
+        return f"{self.id} {visible(self.token) if self.token else 'without a token'}"
 
 
 Hint = Tuple[int, str, bool]

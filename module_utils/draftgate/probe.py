@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import textwrap
 import unicodedata
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, Union
 
@@ -14,6 +13,7 @@ from .findings import ERROR
 from .mask_candidates import NO_NAME, NOT_A_CHOICE, judge, rank, says_mask
 from .tokenizer import TOKENIZER_FILE, Tokenizer, read_tokenizer
 from .tokenizer_findings import judge_files
+from .tokenizer_text import visible
 
 CONFIG_NAME = "config.json"
 WIDTH = 100
@@ -171,7 +171,7 @@ def table(result: Mapping[str, Any]) -> str:
 
 def _heads(result: Mapping[str, Any]) -> Iterator[str]:
     def line(name: str, value: str) -> str:
-        return f"{name:14}{value}"
+        return _cut(f"{name:14}{value}", WIDTH)
 
     kind = f"{result['kind']} {result['model']}".strip()
     yield line("tokenizer", f"{kind} ({', '.join(result['files']) or 'no file'})")
@@ -179,7 +179,7 @@ def _heads(result: Mapping[str, Any]) -> Iterator[str]:
     yield line("embedding", "rows not known" if rows is None else f"{rows} rows")
     free = f"; rows {unused['first']} to {unused['last']} are unused" if unused else ""
     yield line("in use", "not known" if length is None else f"ids 0 to {length - 1}{free}")
-    names = {token["id"]: token["token"] for token in result["added_tokens"]}
+    names = {token["id"]: visible(token["token"]) for token in result["added_tokens"]}
     for role in ("bos", "eos", "pad"):
         ids = result[f"{role}_token_id"]
         listed = ids if isinstance(ids, list) else [] if ids is None else [ids]
@@ -214,37 +214,54 @@ def _window_lines(result: Mapping[str, Any]) -> Iterator[str]:
         if previous is not None and token_id != previous + 1:
             yield f"{'…':>8}"
         previous = token_id
-        shown = "" if text is None else text if row["kind"] == "added" else repr(text)
+        shown = "" if text is None else visible(text) if row["kind"] == "added" else repr(text)
         notes = [*row["roles"], *(["special"] if row["special"] else [])]
         if _is_elsewhere(result, files.get(token_id, [TOKENIZER_FILE])):
             notes.append(f"only in {', '.join(files[token_id])}")
         notes += [WITHOUT_TEXT[row["kind"]]] if row["kind"] in WITHOUT_TEXT else []
         mark = ">" if token_id == result["mask_token_id"] else " "
-        yield f"{mark}{token_id:>7}  {_fitted(shown, 44)}  {', '.join(notes)}".rstrip()
+        yield f"{mark}{token_id:>7}  {_filled(_cut(shown, 44), 44)}  {', '.join(notes)}".rstrip()
 
 
-def _fitted(text: str, columns: int) -> str:
-    """``text`` cut or filled to a width, counted as terminals do: a letter of Chinese takes two."""
-    shown, width = "", 0
-    for letter in text:
-        takes = (
-            2 if unicodedata.east_asian_width(letter) in "WF" else 0 if unicodedata.combining(letter) else 1
-        )
-        if width + takes > columns - 1:
-            return f"{shown}…{' ' * (columns - 1 - width)}"
-        shown, width = shown + letter, width + takes
-    return shown + " " * (columns - width)
+def _columns(text: str) -> int:
+    """The width of ``text`` in a terminal, where a letter of Chinese takes two columns."""
+    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
+
+
+def _cut(text: str, columns: int) -> str:
+    """``text``, or its beginning and an ellipsis."""
+    if _columns(text) <= columns:
+        return text
+    while _columns(text) > columns - 1:
+        text = text[: min(len(text) - 1, columns)]
+    return f"{text}…"
+
+
+def _filled(text: str, columns: int) -> str:
+    return text + " " * (columns - _columns(text))
+
+
+def _wrapped(text: str, following: str, first: str = "") -> Iterator[str]:
+    """Lines of at most :data:`WIDTH` columns; ``textwrap`` counts letters."""
+    line = first
+    for word in text.split():
+        longer = f"{line}{word}" if line.endswith(" ") or not line else f"{line} {word}"
+        if _columns(longer) > WIDTH and line.strip():
+            yield line
+            longer = f"{following}{word}"
+        line = _cut(longer, WIDTH)
+    yield line
 
 
 def _candidate_lines(result: Mapping[str, Any]) -> Iterator[str]:
     yield "mask candidates, best hint first"
     for number, one in enumerate(result["mask_candidates"], 1):
-        head = f"{number:>3}. {one['id']:<8}{one['token'] or '(no token)'}"
-        yield from textwrap.wrap(f"{head}: {one['reason']}", WIDTH, subsequent_indent=" " * 13)
+        token = _cut(visible(one["token"]), 44) if one["token"] else "(no token)"
+        yield from _wrapped(f"{token}: {one['reason']}", " " * 13, first=f"{number:>3}. {one['id']:<8}")
     says = [NOT_A_CHOICE if result["mask_candidates"] else "None are known."]
     names = [token["token"] for token in result["added_tokens"]]
     says += [NO_NAME] if result["length"] and not any(map(says_mask, names)) else []
-    yield from textwrap.wrap(" ".join(says), WIDTH, initial_indent="  ", subsequent_indent="  ")
+    yield from _wrapped(" ".join(says), "  ", first="  ")
 
 
 def _finding_lines(result: Mapping[str, Any]) -> Iterator[Iterable[str]]:
@@ -254,6 +271,5 @@ def _finding_lines(result: Mapping[str, Any]) -> Iterator[Iterable[str]]:
         yield [f"mask {mask}: {'wrong' if is_wrong else 'nothing speaks against it, which is no proof'}"]
     for finding in findings:
         says = f"{finding['code']} {finding['severity']}: {finding['message']}"
-        lines = textwrap.wrap(says, WIDTH, subsequent_indent="  ")
-        fix = f"→ {finding['fix']}" if finding["fix"] else ""
-        yield lines + textwrap.wrap(fix, WIDTH, initial_indent="  ", subsequent_indent="    ")
+        fix = _wrapped(f"→ {finding['fix']}", "    ", first="  ") if finding["fix"] else ()
+        yield [*_wrapped(says, "  "), *fix]

@@ -17,7 +17,7 @@ from typing import Any, Collection, Dict, Iterable, Iterator, List, Mapping, Opt
 from .config_fields import is_integer, text_config
 from .errors import InputError
 from .tokenizer_json import TEMPLATE_BYTES, broken, read_bytes, read_object
-from .tokenizer_text import PieceDecoder, readable
+from .tokenizer_text import PieceDecoder, readable, visible
 from .untrusted import open_file, shown
 
 ROLES = {"eos": "the end of text", "pad": "padding", "bos": "the beginning of text"}
@@ -124,7 +124,7 @@ class Tokenizer:
 
     def _name(self, token_id: int) -> str:
         if token_id in self.added_tokens:
-            return self.added_tokens[token_id].name
+            return visible(self.added_tokens[token_id].name)
         text = self.text(token_id)
         if text is not None:
             return f"the piece {text!r}"
@@ -249,12 +249,14 @@ def _added_tokens(
         if known is None:
             tokens[number] = AddedToken(name, special, (file,))
         elif known.name != name:
-            disagreements.append(f"id {number} is {known.name} in {known.files[0]} and {name} in {file}")
+            other = f"{visible(known.name)} in {known.files[0]}"
+            disagreements.append(f"id {number} is {other} and {visible(name)} in {file}")
         elif file not in known.files:
             tokens[number] = AddedToken(name, known.special or special, (*known.files, file))
         first = ids.setdefault(name, number)
         if first != number:
-            disagreements.append(f"{name} is id {first} in {tokens[first].files[0]} and {number} in {file}")
+            where = tokens[first].files[0]
+            disagreements.append(f"{visible(name)} is id {first} in {where} and {number} in {file}")
     return tokens, disagreements
 
 
@@ -278,7 +280,8 @@ def _appended_elsewhere(vocab: Mapping[str, int], tokens: Mapping[int, AddedToke
             continue
         if number != following:
             file = tokens[number].files[0]
-            wrong.append(f"{name} is id {number} in {file}, and transformers appends it as {following}")
+            says = f"{visible(name)} is id {number} in {file}"
+            wrong.append(f"{says}, and transformers appends it as {following}")
         following += 1
     return wrong
 

@@ -7,6 +7,7 @@ from typing import Iterator, List
 
 from .findings import INFO, WARNING, Finding
 from .tokenizer import FAST, NONE, ROLES, SENTENCEPIECE, Tokenizer
+from .tokenizer_text import visible
 
 # What turns another kind into a tokenizer.json; transformers does it in an engine's environment.
 CONVERT = "AutoTokenizer.from_pretrained(…).save_pretrained(…) of transformers writes one"
@@ -72,7 +73,7 @@ def _rows(tokenizer: Tokenizer, field: str) -> Iterator[Finding]:
             observed={"length": length},
             expected={"vocab_size": rows},
             message=f"The tokenizer has {length} ids and the target's embedding {rows} rows: there is no row "
-            f"for {beyond} ({tokenizer.piece(length - 1)}).",
+            f"for {beyond} ({tokenizer.describe(length - 1)}).",
             fix="Take config.json and the tokenizer's files from one revision of one target.",
         )
 
@@ -85,8 +86,8 @@ def _unlisted(tokenizer: Tokenizer, field: str) -> Iterator[Finding]:
             field=f"{field}.{role}_token",
             observed=name,
             expected="a token that a file lists",
-            message=f"{role}_token ({ROLES[role]}) is {name}, and no file gives it an id: transformers puts "
-            f"it after the last token, on row {tokenizer.length}.",
+            message=f"{role}_token ({ROLES[role]}) is {visible(name)}, and no file gives it an id: "
+            f"transformers puts it after the last token, on row {tokenizer.length}.",
             fix="Take all of the tokenizer's files from one revision; added_tokens_decoder may be missing.",
             source="transformers tokenization_utils_tokenizers.py",
         )

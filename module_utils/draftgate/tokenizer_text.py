@@ -60,6 +60,11 @@ def readable(data: bytes) -> str:
     return _NOT_TEXT.sub(lambda found: f"<0x{ord(found[0]) - 0xDC00:02X}>", text)
 
 
+def visible(name: str) -> str:
+    """A token's name in a sentence: quoted where it is newlines (Gemma has some), spaces or the like."""
+    return name if name.isprintable() and name.strip() else repr(name)
+
+
 def _flat(decoder: Any) -> List[Mapping[str, Any]]:
     """The steps of nested sequences in order, without recursion: files nest as deep as they like."""
     steps, waiting = [], [decoder]
