@@ -33,7 +33,7 @@ def features(facts: Facts) -> Mapping[str, str]:
 
 
 def _windows(facts: Facts) -> Found:
-    kinds = facts.drafter.strings("layer_types") or []
+    kinds = facts.drafter.strings(facts.at("layer_types")) or []
     windowed = kinds.count("sliding_attention")
     if not windowed:
         return {}

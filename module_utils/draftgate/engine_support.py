@@ -21,6 +21,7 @@ DISPLAY = {VLLM: "vLLM", SGLANG: "SGLang", ANY_ENGINE: "any engine"}
 # Features, in the words of the generated page. The drafter:
 WINDOWS = "windows on every drafter layer"
 MIXED_WINDOWS = "windows on some drafter layers"
+RECORDED_WINDOWS = "windows in the published drafter of these shapes, and none in the config"
 NON_CAUSAL = "a non-causal drafter"
 DFLASH2 = "a DFlash2 drafter"
 SPECULATORS = "a drafter in the speculators format"
@@ -98,6 +99,9 @@ ROWS: Tuple[Row, ...] = (
         _DECAYS, "vLLM 0.25.0 or later", "vllm#46104"),
     Row("DG403", ERROR, VLLM, (0, 20, 0), (0, 25, 0), (MIXED_WINDOWS,), _ENGINE,
         _DECAYS, "vLLM 0.26.0 or later", "vllm#47914"),
+    Row("DG403", WARNING, VLLM, (0, 20, 0), (0, 26, 0), (RECORDED_WINDOWS,), _ENGINE,
+        "is not right for the drafter that has these shapes by the public record", "vLLM 0.26.0 or later",
+        "vllm#47914"),
     Row("DG404", ERROR, VLLM, (0, 25, 0), (0, 26, 0), (MIXED_WINDOWS,), _ENGINE,
         "does not start with layers of which only some have a window", "vLLM 0.26.0 or later", "vllm#47914"),
     Row("DG414", ERROR, VLLM, (0, 20, 0), (0, 28, 0), (DFLASH2,), _ENGINE,
@@ -178,6 +182,9 @@ ROWS: Tuple[Row, ...] = (
         _DECAYS, "SGLang 0.5.14 or later", "SGLang 0.5.14 release"),
     Row("DG403", ERROR, SGLANG, (0, 5, 11), (0, 5, 14), (MIXED_WINDOWS,), _ENGINE,
         _DECAYS, "SGLang 0.5.14 or later", "SGLang 0.5.14 release"),
+    Row("DG403", WARNING, SGLANG, (0, 5, 11), (0, 5, 14), (RECORDED_WINDOWS,), _ENGINE,
+        "is not right for the drafter that has these shapes by the public record", "SGLang 0.5.14 or later",
+        "SGLang 0.5.14 release"),
     Row("DG416", ERROR, SGLANG, (0, 5, 11), None, (PACKED,), "drafter.weights",
         "skips fc.weight_packed, so that fc stays random: 1.4 % accepted, τ 1.10", "the unquantised drafter",
         "sglang#39087"),

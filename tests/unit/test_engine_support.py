@@ -433,3 +433,21 @@ def test_an_upgrade_of_the_incidents_pair(tmp_path: Path) -> None:
 def test_without_another_engine_nothing_is_compared() -> None:
     wish: dict[str, Any] = {"engine": {"name": "vllm", "version": "0.32.0"}, "num_speculative_tokens": 7}
     assert judge(str(DRAFTER), str(TARGET), **wish).comparison is None
+
+
+def test_windows_that_the_config_left_out_are_known_from_the_record(tmp_path: Path) -> None:
+    drafter, target = write_pair_27b(tmp_path)
+
+    def said(version: str, layer_types: list[str] | None) -> list[tuple[str, str]]:
+        engine = {"name": "vllm", "version": version}
+        wish: dict[str, Any] = {"engine": engine, "num_speculative_tokens": 15}
+        found = judge(str(drafter), str(target), overrides={"layer_types": layer_types}, **wish).findings
+        return [
+            (finding.severity, finding.expected) for finding in found if finding.code in ("DG403", "DG404")
+        ]
+
+    assert said("0.20.1", None) == [(WARNING, "vLLM 0.26.0 or later")]
+    assert said("0.25.0", None) == [(WARNING, "vLLM 0.26.0 or later")]
+    assert said("0.26.0", None) == []
+    windows = CONFIG_27B["layer_types"]
+    assert said("0.20.1", windows) == [(ERROR, "vLLM 0.26.0 or later")]

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Iterable, Iterator
+from typing import Dict, Iterable, Iterator, Mapping
 
 from ..contract_facts import Facts
 from ..engine_features import features
-from ..engine_support import judge_engine
+from ..engine_support import MIXED_WINDOWS, RECORDED_WINDOWS, WINDOWS, judge_engine
 from ..findings import INFO, Finding
 from .common import info
+from .record import alike
 
 
 def engine_reads_it_right(facts: Facts) -> Iterator[Finding]:
-    yield from judge_engine(facts.engine, features(facts))
+    found = features(facts)
+    yield from judge_engine(facts.engine, {**_recorded(facts, found), **found})
+
+
+def _recorded(facts: Facts, found: Mapping[str, str]) -> Dict[str, str]:
+    """Windows that a config by hand left out: the engine that they need is said at once."""
+    windowed = [entry for entry in alike(facts) if "S" in entry.windows]
+    if not windowed or WINDOWS in found or MIXED_WINDOWS in found:
+        return {}
+    entry = windowed[0]
+    return {RECORDED_WINDOWS: f"{entry.repo} has {entry.windows}, and the config does not say windows"}
 
 
 def tree_is_not_the_cause(engine: str, found: Iterable[Finding]) -> Iterator[Finding]:
