@@ -87,6 +87,11 @@ def test_a_secret_is_a_name(name: str) -> None:
     assert f"{name}=…" in line and not [word for word in line if KEY in word]
 
 
+def test_a_secret_needs_no_telling_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(VARIABLES, "vllm_greeting", VARIABLES["vllm_api_key"])
+    assert "vllm_greeting=…" in words({"vllm_greeting": KEY}) and told({"vllm_greeting": KEY}) == {}
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
