@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Show the contract's verdict as a table, and keep it on the controller where the task asks for that.
 
-Two arguments are for this side alone: ``reports_dir``, below which ``<host>/preflight.json`` is written, and
-``show``: ``findings`` shows the table where there are any, ``always`` in any case.
+Three arguments are for this side alone: ``reports_dir``, below which ``<host>/preflight.json`` is written;
+``show``: ``findings`` shows the table where there are any, ``always`` in any case; and ``home``, an
+installation on the host whose engine is compared with.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ if str(_PACKAGES) not in sys.path:  # plugins beside a playbook cannot import it
 
 from draftgate import preflight  # noqa: E402 - needs the path above
 from draftgate.files import write_json  # noqa: E402 - likewise
+from draftgate.layout import Home  # noqa: E402 - likewise
 
-_SHOWN = frozenset(("findings", "report", "inferred", "effective_config", "comparison", "error"))
+_SHOWN = frozenset(("findings", "inferred", "effective_config", "comparison", "error"))
 
 
 class ActionModule(ActionBase):
@@ -34,6 +36,9 @@ class ActionModule(ActionBase):
         variables = task_vars or {}
         given = dict(self._task.args)
         reports, show = str(given.pop("reports_dir", "") or ""), given.pop("show", "findings")
+        home = given.pop("home", "")
+        if home:
+            given["active"] = Home(str(home)).active  # the host resolves ~
         result: Dict[str, Any] = self._execute_module(
             module_name="drafter_contract", module_args=given, task_vars=variables
         )

@@ -72,10 +72,11 @@ options:
         description: Its version.
         type: str
         required: true
-  home:
+  active:
     description:
-      - An installation on the host. The engine that it has activated is compared with, unless O(compare_with)
-        names another one. Where nothing is activated nothing is compared.
+      - The file in which an installation on the host records what it has activated. That engine is compared
+        with, unless O(compare_with) names another one. Where the file is not there nothing is compared.
+      - The action plugin names it for a task that says C(home).
     type: path
   overrides:
     description:
@@ -142,11 +143,6 @@ findings:
   type: list
   elements: dict
   returned: always, unless the wish cannot be understood
-report:
-  description: The findings for people, one line each.
-  type: list
-  elements: str
-  returned: always, unless the wish cannot be understood
 inferred:
   description: What the headers of the drafter's weights prove, under the names of its config.
   type: dict
@@ -185,7 +181,7 @@ def argument_spec() -> Dict[str, Any]:
         "environment": {"type": "dict", "default": {}},
         "packages": {"type": "dict", "default": {}},
         "compare_with": {"type": "dict", "options": engine},
-        "home": {"type": "path"},
+        "active": {"type": "path"},
         "overrides": {"type": "dict", "default": {}},
         "accept_findings": {"type": "list", "elements": "dict", "default": []},
         "state": {"type": "str", "choices": ["validated", "present"], "default": "validated"},
@@ -213,7 +209,7 @@ def main() -> None:
             environment=given["environment"],
             packages=given["packages"],
             compare_with=given["compare_with"],
-            home=given["home"],
+            active=given["active"],
             acceptances=given["accept_findings"],
             today=datetime.date.today(),
             dest=given["dest"] if given["state"] == "present" else None,

@@ -20,7 +20,6 @@ from .engine_support import Engine
 from .errors import DraftgateError, InputError
 from .files import read_json
 from .findings import ERROR, INFO, WARNING, Finding, accept, blocking
-from .layout import Home
 
 _ORDER = {ERROR: 0, WARNING: 1, INFO: 2}
 
@@ -151,12 +150,12 @@ def _named(engine: Mapping[str, Any]) -> Dict[str, str]:
     return {"name": str(engine["name"]), "version": str(engine["version"])}
 
 
-def serving_engine(home: str) -> Optional[Dict[str, str]]:
-    """The engine that this installation has activated: what an upgrade starts from. None: nothing is.
+def serving_engine(active: str) -> Optional[Dict[str, str]]:
+    """The engine that an installation has activated: what an upgrade starts from. None: nothing is.
 
-    :raises InputError: no directory of its own, or its pointer cannot be read.
+    :param active: its pointer (``layout.Home.active``).
+    :raises InputError: it cannot be read.
     """
-    active = Home.at(home).active
     if not os.path.exists(active):
         return None
     serve = read_json(active, "reading what is activated")["deployment"]["serve"]
@@ -170,7 +169,7 @@ def converge(
     acceptances: Sequence[Mapping[str, Any]] = (),
     today: datetime.date,
     dest: Optional[str] = None,
-    home: Optional[str] = None,
+    active: Optional[str] = None,
     check_mode: bool = False,
     **wish: Any,
 ) -> Dict[str, Any]:
@@ -178,13 +177,13 @@ def converge(
 
     :param acceptances: ``{code, reason, until}`` each.
     :param dest: where the effective drafter goes; None: nowhere.
-    :param home: an installation whose engine is compared with, unless ``compare_with`` names another.
+    :param active: an installation's pointer; its engine is compared with, unless ``compare_with`` names one.
     :param wish: what :func:`judge` takes.
-    :returns: the verdict's fields, ``report`` (the findings as lines), ``changed`` and a ``diff``.
+    :returns: the verdict's fields, ``changed`` and a ``diff``.
     :raises DraftgateError: errors that nobody accepted; ``details`` are the verdict's fields.
     """
-    if home and not wish.get("compare_with"):
-        serves = serving_engine(home)
+    if active and not wish.get("compare_with"):
+        serves = serving_engine(active)
         wish = {**wish, "compare_with": None if serves == _named(wish["engine"]) else serves}
     verdict = judge(drafter_dir, target_dir, **wish).accepted(acceptances, today)
     stopping = blocking(verdict.findings)
@@ -195,16 +194,7 @@ def converge(
     if dest is not None and not check_mode:
         effective_config.write(dest, drafter_dir, config)
     diff = {"before": read_own_config(drafter_dir), "after": config}
-    return {"changed": changed, "diff": diff, **_result(verdict)}
-
-
-def _result(verdict: Verdict) -> Dict[str, Any]:
-    return {**verdict.as_dict(), "report": [_line(finding) for finding in verdict.findings]}
-
-
-def _line(finding: Finding) -> str:
-    note = f"Accepted: {finding.accepted}" if finding.accepted else finding.fix
-    return f"{finding.severity} {finding.code}: {finding.message} {note}".rstrip()
+    return {"changed": changed, "diff": diff, **verdict.as_dict()}
 
 
 def _refusal(stopping: List[Finding], verdict: Verdict) -> DraftgateError:
@@ -217,5 +207,5 @@ def _refusal(stopping: List[Finding], verdict: Verdict) -> DraftgateError:
         "",
         first.fix,
         code=first.code,
-        details=_result(verdict),
+        details=verdict.as_dict(),
     )

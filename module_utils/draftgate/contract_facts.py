@@ -64,7 +64,6 @@ class Facts:
     :param own_tokenizer: of the drafter's directory; None where it has none, or an unreadable one.
     :param mask_embedding: of the drafter's directory, where it has one.
     :param unreadable: a finding for each file that could not be read.
-    :param drafter_dir: for rules about files that no reader knows.
     :param target_config: the whole config.json, of which ``target`` may be a part.
     """
 
@@ -81,7 +80,6 @@ class Facts:
     packages: Mapping[str, str]
     inferred: Mapping[str, Any]
     unreadable: List[Finding]
-    drafter_dir: str
     target_config: Mapping[str, Any]
     own_tokenizer: Optional[Tokenizer] = None
     mask_embedding: Optional[MaskEmbedding] = None
@@ -225,7 +223,6 @@ def gather(
         packages=packages,
         inferred=drafter_weights.infer(weights, target.integer("hidden_size")) if weights else {},
         unreadable=unreadable,
-        drafter_dir=drafter_dir,
         target_config=target_config,
         own_tokenizer=_own_tokenizer(drafter_dir, config, unreadable),
         mask_embedding=attempt("drafter.mask_embedding", lambda: read_mask_embedding(drafter_dir)),

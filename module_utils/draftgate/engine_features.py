@@ -7,7 +7,6 @@ nobody named, an argument that was not given.
 from __future__ import annotations
 
 import json
-import os
 import re
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
@@ -15,7 +14,6 @@ from . import engine_support as table
 from .config_fields import is_integer
 from .contract_facts import Facts
 
-MASK_EMBEDDING = "mask_embedding.pt"
 _PLAIN_KV = ("auto", "float16", "bfloat16")
 _LATE_BACKENDS = ("TRITON_ATTN", "FLASHINFER")
 _FIRST_WITH_FP8_KERNELS = 90  # FlashAttention 3
@@ -55,8 +53,8 @@ def _drafter(facts: Facts) -> Found:
         found[table.SPECULATORS] = f"speculators_model_type {facts.drafter.raw('speculators_model_type')}"
     if facts.inferred.get("family") == "dflash2" or "DFlash2DraftModel" in _architectures(facts):
         found[table.DFLASH2] = "DFlash2"
-    if os.path.exists(os.path.join(facts.drafter_dir, MASK_EMBEDDING)):
-        found[table.MASK_FILE] = f"{MASK_EMBEDDING} is there"
+    if facts.mask_embedding is not None:
+        found[table.MASK_FILE] = "mask_embedding.pt is there"
     return found
 
 

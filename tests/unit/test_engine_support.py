@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from draftgate.contract import judge
 from draftgate.engine_features import features
 from draftgate.engine_support import ROWS, Engine, Row, judge_engine
 from draftgate.findings import ERROR, INFO, WARNING, Finding
+from draftgate.mask_embedding import MaskEmbedding
 
 from tests.conftest import REPO
 from tests.model_files import (
@@ -249,12 +251,10 @@ def test_nothing_known_is_nothing_seen() -> None:
 # Features of files.
 
 
-def test_a_mask_embedding_is_seen_beside_the_drafter(tmp_path: Path) -> None:
-    drafter, target = write_pair_27b(tmp_path)
-    (drafter / "mask_embedding.pt").write_bytes(b"")
-    for version, expected in (("0.24.0", ["DG403", "DG421"]), ("0.26.0", [])):
-        assert codes(drafter, target, version) == expected
-    assert "DG421" in codes(drafter, target, "0.5.14", name="sglang")
+def test_a_mask_embedding_is_seen_beside_the_drafter() -> None:
+    row = MaskEmbedding((128,), "BFloat16Storage", mask_token_id=512, is_zero=False)
+    facts = dataclasses.replace(gathered(), mask_embedding=row)
+    assert features(facts)[engine_support.MASK_FILE] == "mask_embedding.pt is there"
 
 
 def test_a_quantised_drafter_is_skipped_by_sglang(tmp_path: Path) -> None:

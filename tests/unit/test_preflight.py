@@ -124,12 +124,12 @@ def test_only_errors_that_nobody_accepted_refuse(findings: list[dict[str, Any]],
 
 
 def test_the_document_holds_what_a_program_needs() -> None:
-    document = json.loads(json.dumps(preflight.document(SUBJECT, {**RESULT, "report": [], "diff": {}})))
+    document = json.loads(json.dumps(preflight.document(SUBJECT, {**RESULT, "diff": {}})))
     assert document["verdict"] == preflight.REFUSED and document["host"] == "gpu1"
     assert document["engine"] == VLLM and document["gpu"] == TWO_A6000
     assert [item["code"] for item in document["findings"]] == ["DG201", "DG206", "DG215", "DG420"]
     assert document["comparison"]["gone"][0]["code"] == "DG402"
-    assert "report" not in document and "diff" not in document
+    assert "diff" not in document
 
 
 @pytest.mark.parametrize(
@@ -155,19 +155,18 @@ def test_another_way_to_write_a_gpu_is_refused(text: str) -> None:
 # The upgrade: the same facts on two engines.
 
 
-def activate(home: Path, version: str) -> None:
+def activate(active: Path, version: str) -> None:
     serve = {"engine": {"name": "vllm", "version": version}}
-    write_json(Path(Home(str(home)).active), {"deployment": {"serve": serve}})
+    write_json(active, {"deployment": {"serve": serve}})
 
 
-def test_an_upgrade_starts_from_what_the_home_has_activated(tmp_path: Path, call_module: CallModule) -> None:
-    home = tmp_path / "home"
-    arguments = {"drafter": DRAFTER, "target": TARGET, "num_speculative_tokens": 7, "home": str(home)}
+def test_an_upgrade_starts_from_what_is_activated(tmp_path: Path, call_module: CallModule) -> None:
+    active = Path(Home(str(tmp_path / "home")).active)
+    arguments = {"drafter": DRAFTER, "target": TARGET, "num_speculative_tokens": 7, "active": str(active)}
     arguments = {**arguments, "engine": VLLM, "gpu": {"count": 2, "arch": "sm_86"}}
     assert call_module("drafter_contract", arguments)["comparison"] is None, "nothing is activated"
-    assert not home.exists()
-    activate(home, "0.20.1")
-    assert serving_engine(str(home)) == OLD
+    activate(active, "0.20.1")
+    assert serving_engine(str(active)) == OLD
     both = call_module("drafter_contract", arguments, check_mode=True)["comparison"]
     assert [item["code"] for item in both["gone"]] == ["DG402", "DG409"]
     named = call_module("drafter_contract", {**arguments, "compare_with": {"version": "0.19.0"}})[
@@ -175,7 +174,7 @@ def test_an_upgrade_starts_from_what_the_home_has_activated(tmp_path: Path, call
     ]
     assert named["engine_before"] == {"name": "vllm", "version": "0.19.0"}
     assert [item["code"] for item in named["gone"]] == ["DG401"]
-    activate(home, "0.32.0")
+    activate(active, "0.32.0")
     assert call_module("drafter_contract", arguments)["comparison"] is None, "nothing changes"
 
 
