@@ -114,10 +114,10 @@ ROWS: Tuple[Row, ...] = (
         "does not start with layers of which only some have a window on a CPU", "a GPU",
         "vLLM 0.32.0: on a CPU the V1 runner only"),
     Row("DG407", ERROR, VLLM, (0, 25, 0), (0, 26, 0), (V2_RUNNER,), _RUNNER,
-        "was seen to accept 0 % on the V2 model runner, and on V1 what is right", "0",
+        "can accept 0 % on the V2 model runner, as reported of 0.25.1, and what is right on V1", "0",
         "vllm#49559", "Set VLLM_USE_V2_MODEL_RUNNER to 0 in vllm_environment, or use vLLM 0.26.0 or later."),
     Row("DG407", WARNING, VLLM, (0, 25, 0), (0, 26, 0), (DEFAULT_RUNNER,), _RUNNER,
-        "chooses the V2 model runner for dense targets, and was seen to accept 0 % on it", "0",
+        "may choose the V2 model runner, on which it can accept 0 %, as reported of 0.25.1", "0",
         "vllm#49559", "Set VLLM_USE_V2_MODEL_RUNNER to 0 in vllm_environment, or use vLLM 0.26.0 or later."),
     Row("DG408", ERROR, VLLM, (0, 26, 0), None, (V1_RUNNER, MIXED_WINDOWS), _RUNNER,
         "does not start: layers of which only some have a window need the V2 model runner", "not set",
@@ -152,8 +152,8 @@ ROWS: Tuple[Row, ...] = (
         "FLASH_ATTN or FLEX_ATTENTION", "vllm#42068", "Leave attention_backend out, or use FLASH_ATTN."),
     # vLLM: scheduling and the cache of prefixes
     Row("DG409", WARNING, VLLM, (0, 20, 0), (0, 29, 0), (PREFIX_CACHING,), _PREFIX,
-        "was seen to draft from keys that are not there after a cached prefix: τ 2.98 cold and near 1.0 warm",
-        "measured warm", "vllm#47930", _WARM),
+        "can draft from keys that are not there after a cached prefix: τ 2.98 cold and near 1.0 warm, as "
+        "reported of 0.23.1 and 0.28.1", "measured warm", "vllm#47930", _WARM),
     Row("DG409", INFO, VLLM, (0, 29, 0), None, (PREFIX_CACHING_ASKED,), _PREFIX,
         "is not known to be free of the loss after a cached prefix: vllm#47926 was not merged in 2026-11",
         "measured warm", "vllm#47930", _WARM),
