@@ -7,6 +7,7 @@ bytes: as Python objects they would take some 100 MiB.
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from typing import Any, Dict, List, Optional, Union
@@ -83,7 +84,8 @@ def read_bytes(path: str, doing: str, limit: int) -> bytes:
     """
     try:
         with open_file(path) as handle:
-            raw = handle.read(limit + 1)
+            # No more is asked for than is there: the buffer has the size that is asked for.
+            raw = handle.read(min(os.fstat(handle.fileno()).st_size, limit) + 1)
     except OSError as exc:
         raise broken(doing, f"{path!r} cannot be read: {exc.strerror}", "a readable file") from exc
     if len(raw) > limit:
