@@ -44,7 +44,7 @@ class Fields:
         for key in path.split("."):
             if value is None:
                 return None
-            if not isinstance(value, Mapping):
+            if not isinstance(value, dict):
                 self._note(walked, value, "an object")
                 return None
             value = value.get(key)
@@ -55,31 +55,26 @@ class Fields:
         """Whether the key is there, be it with null: engines tell a null from an absent field."""
         parent, _, key = path.rpartition(".")
         holder = self.raw(parent) if parent else self.config
-        return isinstance(holder, Mapping) and key in holder
+        return isinstance(holder, dict) and key in holder
 
-    def refuse_null(self, path: str, expected: str) -> None:
-        """Note a null where the engine's own config class has no null: transformers 5 refuses it."""
-        if self.has(path) and self.raw(path) is None:
-            self._note(path, None, expected)
-
-    def integer(self, path: str) -> Optional[int]:
-        """An int; a bool, a float and a string are findings."""
-        value: Optional[int] = self._typed(path, is_integer, "an integer")
+    def integer(self, path: str, null: bool = True) -> Optional[int]:
+        """An int; a bool, a float and a string are findings, and so is null where ``null`` is false."""
+        value: Optional[int] = self._typed(path, is_integer, "an integer", null)
         return value
 
-    def number(self, path: str) -> Optional[float]:
+    def number(self, path: str, null: bool = True) -> Optional[float]:
         """An int or a float."""
-        value: Optional[float] = self._typed(path, _is_number, "a number")
+        value: Optional[float] = self._typed(path, _is_number, "a number", null)
         return value
 
-    def boolean(self, path: str) -> Optional[bool]:
+    def boolean(self, path: str, null: bool = True) -> Optional[bool]:
         """JSON's true or false; a string or a number is a finding."""
-        value: Optional[bool] = self._typed(path, _is_boolean, "true or false")
+        value: Optional[bool] = self._typed(path, _is_boolean, "true or false", null)
         return value
 
-    def string(self, path: str) -> Optional[str]:
+    def string(self, path: str, null: bool = True) -> Optional[str]:
         """A string."""
-        value: Optional[str] = self._typed(path, _is_string, "a string")
+        value: Optional[str] = self._typed(path, _is_string, "a string", null)
         return value
 
     def mapping(self, path: str) -> Optional[Mapping[str, Any]]:
@@ -101,9 +96,9 @@ class Fields:
         """Whether the field, or an object on the way to it, has a type that was reported already."""
         return any(path == wrong or path.startswith(wrong + ".") for wrong in self._wrong)
 
-    def _typed(self, path: str, is_right: Callable[[Any], bool], expected: str) -> Any:
+    def _typed(self, path: str, is_right: Callable[[Any], bool], expected: str, null: bool = True) -> Any:
         value = self.raw(path)
-        if value is None or is_right(value):
+        if is_right(value) or (value is None and (null or not self.has(path))):
             return value
         self._note(path, value, expected)
         return None
@@ -140,7 +135,7 @@ def _is_string(value: Any) -> bool:
 
 
 def _is_mapping(value: Any) -> bool:
-    return isinstance(value, Mapping)
+    return isinstance(value, dict)
 
 
 def _list_of(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, TypeVar
@@ -13,7 +14,7 @@ from .engine_support import Engine
 from .errors import InputError
 from .findings import ERROR, WARNING, Finding
 from .mask_embedding import MaskEmbedding, read_mask_embedding
-from .safetensors import Weights, read_weights
+from .safetensors import Tensor, Weights, read_weights
 from .tokenizer import Tokenizer, read_tokenizer
 from .untrusted import read_json
 
@@ -113,6 +114,17 @@ class Facts:
             return f"{SPECULATORS_LAYER}.{key}"
         is_nested = isinstance(self.drafter.config.get("text_config"), Mapping) and not self.drafter.has(key)
         return f"text_config.{key}" if is_nested else key
+
+    @functools.cached_property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """The drafter's, under their usual names; empty where they are not known, or of another kind."""
+        is_dflash = self.inferred.get("family") in drafter_weights.DFLASH_FAMILIES
+        return drafter_weights.plain(self.weights.tensors) if self.weights and is_dflash else {}
+
+    @functools.cached_property
+    def differences(self) -> drafter_weights.Differences:
+        """Where the tensors are not those of a DFlash drafter for this target."""
+        return drafter_weights.compare(self.tensors, {"rows": self.rows} if self.rows else {})
 
     @property
     def mask(self) -> Tuple[str, Optional[int]]:

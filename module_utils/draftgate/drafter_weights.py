@@ -7,9 +7,10 @@ Not in the weights: the mask token, which layers are captured, block size, rope,
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple
 
 from .safetensors import Tensor, Weights
 
@@ -56,6 +57,7 @@ OPTIONAL_LAYER: Dict[str, Axes] = {"self_attn.attention_sink_bias": ("heads",)}
 # Muse Glimmer's drafter has other names for the same tensors; vLLM renames them.
 _ALIASES = (("encoder.output_norm_enc.", "hidden_norm."), ("encoder.fc.", "fc."))
 _IGNORED = ("rotary_emb.inv_freq",)  # engines skip it
+_IN_LAYER = re.compile(r"layers\.(\d{1,3})\.")
 _ONLY_DFLASH2 = re.compile(r"_conv\.|^candidate_selector\.")
 _PACKED = re.compile(r"\.(?:weight_packed|qweight)$")
 _SCALES = re.compile(
@@ -134,7 +136,7 @@ def family(tensors: Mapping[str, Tensor]) -> str:
     if any(map(_ONLY_DFLASH2.search, tensors)):
         return DFLASH2
     has_fc = any(name.startswith("fc.") for name in tensors)
-    has_query_norm = any(re.match(r"layers\.\d+\.self_attn\.q_norm\.", name) for name in tensors)
+    has_query_norm = any(name.startswith("layers.") and ".q_norm." in name for name in tensors)
     is_dflash = "hidden_norm.weight" in tensors or (has_fc and has_query_norm)
     if not is_dflash or any("midlayer." in name or "markov" in name for name in tensors):
         kinds = (kind for kind, pattern in _OTHER_KINDS if any(map(pattern.search, tensors)))
@@ -142,44 +144,42 @@ def family(tensors: Mapping[str, Tensor]) -> str:
     return SPECULATORS if set(VOCABULARY) & set(tensors) else DFLASH
 
 
-def layer_count(tensors: Mapping[str, Tensor]) -> int:
+def layer_count(tensors: Iterable[str]) -> int:
     """One more than the highest number of a layer; 0 without layers."""
-    found = (re.match(r"layers\.(\d{1,4})\.", name) for name in tensors)
-    return 1 + max((int(match.group(1)) for match in found if match), default=-1)
+    found = filter(None, map(_IN_LAYER.match, tensors))
+    return 1 + max((int(match.group(1)) for match in found), default=-1)
 
 
 def measure(tensors: Mapping[str, Tensor]) -> Dict[str, int]:
     """The size of each named axis, by majority of the tensors that show it."""
+    required, allowed = _names(tensors)
     votes: Dict[str, Counter[int]] = {}
-    for name, axes in {**_required(tensors), **_allowed(tensors)}.items():
-        tensor = tensors.get(name)
-        if tensor is not None and len(tensor.shape) == len(axes):
+    for name, tensor in tensors.items():
+        axes = required.get(name) or allowed.get(name, ())
+        if len(tensor.shape) == len(axes):
             for axis, size in zip(axes, tensor.shape):
                 votes.setdefault(axis, Counter())[size] += 1
     return {axis: counter.most_common(1)[0][0] for axis, counter in votes.items()}
 
 
-def compare(tensors: Mapping[str, Tensor], sizes: Optional[Mapping[str, int]] = None) -> Differences:
+def compare(tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Differences:
     """What is missing, too much, or of another shape than the other tensors and ``sizes`` say.
 
     :param sizes: axes that something else proves (``{"rows": 248320}``), before what the tensors show.
     """
-    required, allowed = _required(tensors), _allowed(tensors)
-    axes = {**measure(tensors), **(sizes or {})}
+    required, allowed = _names(tensors)
+    axes = {**measure(tensors), **sizes}
+    differences = Differences([], [], {})
     present = {_PACKED.sub(".weight", name) for name in tensors}
-    known = {**required, **allowed}
-    shapes = {}
-    for name, names in known.items():
-        tensor = tensors.get(name)
-        expected = tuple(axes.get(axis, 0) for axis in names)
-        if tensor is not None and not _fits(tensor.shape, expected):
-            shapes[name] = (tensor.shape, expected)
-    extra = [
-        name
-        for name in tensors
-        if name not in known and not _is_packing(name) and not _ONLY_DFLASH2.search(name)
-    ]
-    return Differences([name for name in required if name not in present], extra, shapes)
+    differences.missing.extend(name for name in required if name not in present)
+    for name, tensor in tensors.items():
+        names = required.get(name) or allowed.get(name)
+        expected = tuple(axes.get(axis, 0) for axis in names or ())
+        if names and not _fits(tensor.shape, expected):
+            differences.shapes[name] = (tensor.shape, expected)
+        if not names and not _is_packing(name) and not _ONLY_DFLASH2.search(name):
+            differences.unexpected.append(name)
+    return differences
 
 
 def quantised(tensors: Mapping[str, Tensor]) -> List[str]:
@@ -201,20 +201,20 @@ def odd_dtypes(tensors: Mapping[str, Tensor]) -> Tuple[str, List[str]]:
     return usual, [name for name, dtype in floats.items() if dtype != usual]
 
 
-def _required(tensors: Mapping[str, Tensor]) -> Dict[str, Axes]:
-    layer = dict(LAYER)
-    if any(name.endswith("_proj.bias") for name in tensors):
-        layer.update(BIASES)
-    return {**OUTER, **_in_layers(layer, tensors)}
+def _names(tensors: Iterable[str]) -> Tuple[Mapping[str, Axes], Mapping[str, Axes]]:
+    """The tensors that a drafter of this depth has, and those that it may have."""
+    return _names_of(layer_count(tensors), any(name.endswith("_proj.bias") for name in tensors))
 
 
-def _allowed(tensors: Mapping[str, Tensor]) -> Dict[str, Axes]:
-    return {**VOCABULARY, **_in_layers(OPTIONAL_LAYER, tensors)}
-
-
-def _in_layers(names: Mapping[str, Axes], tensors: Mapping[str, Tensor]) -> Dict[str, Axes]:
-    numbers = range(layer_count(tensors))
-    return {f"layers.{number}.{name}": axes for number in numbers for name, axes in names.items()}
+@functools.lru_cache(maxsize=None)
+def _names_of(layers: int, has_biases: bool) -> Tuple[Mapping[str, Axes], Mapping[str, Axes]]:
+    layer = {**LAYER, **BIASES} if has_biases else LAYER
+    numbers = range(layers)
+    required = {f"layers.{number}.{name}": axes for number in numbers for name, axes in layer.items()}
+    optional = {
+        f"layers.{number}.{name}": axes for number in numbers for name, axes in OPTIONAL_LAYER.items()
+    }
+    return {**OUTER, **required}, {**VOCABULARY, **optional}
 
 
 def _is_packing(name: str) -> bool:

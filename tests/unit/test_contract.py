@@ -130,13 +130,13 @@ MUTATIONS: list[tuple[dict[str, Any], list[str], str]] = [
     ({"max_position_embeddings": None}, ["DG236"], "takes 32768, as requests of 4096 tokens fit into it"),
     (scaled(rope_type="bogus"), ["DG237"], "which vLLM does not know"),
     (scaled(rope_type="yarn"), ["DG237"], "of type yarn lacks factor"),
-    (scaled(rope_type="yarn", factor=0), ["DG237"], "factor is 0"),
+    (scaled(rope_type="yarn", factor=0), ["DG237", "DG237"], "factor is 0"),
     (scaled(rope_type="yarn", factor="64"), ["DG204"], "without quotes"),
-    (scaled(rope_type="yarn", factor=3.0), ["DG237"], "3 x 2048 tokens does not make"),
-    (scaled(rope_type="yarn", factor=2.0), [], ""),
+    (scaled(rope_type="yarn", factor=3.0), ["DG237", "DG237"], "3 x 2048 tokens does not make"),
+    (scaled(rope_type="yarn", factor=2.0), ["DG237"], "scaled (yarn by 2), and the target's not"),
     (scaled(factor=2.0), ["DG237"], "rope_type is absent, so factor does nothing"),
     (scaled(mrope_section=[4, 6, 6]), ["DG237"], "vLLM does not draft with M-RoPE"),
-    ({"rope_scaling": {"type": "linear", "factor": 2.0}}, ["DG237"], "takes the place of rope_parameters"),
+    ({"rope_scaling": {"type": "linear", "factor": 2.0}}, ["DG237"] * 2, "in the place of rope_parameters"),
     ({"rope_parameters": {"partial_rotary_factor": 0.25}}, ["DG237"], "drafters rotate the whole head"),
     # windows
     (windows("SSF", 2048), [], ""),
@@ -187,7 +187,7 @@ def test_a_served_length_counts_before_the_targets() -> None:
     assert judged(overrides=short, server={"max_model_len": 512}) == []
     assert codes(judged(server={"max_model_len": 8192})) == ["DG230"]
     assert judged(server={"max_model_len": "8k"}) == []
-    assert judged(overrides={**short, **scaled(rope_type="linear", factor=8.0)}) == []
+    assert codes(judged(overrides={**short, **scaled(rope_type="linear", factor=8.0)})) == ["DG237"]
 
 
 # Files that are not there or not whole.
@@ -278,7 +278,7 @@ def test_bare_weights_say_what_they_prove_and_what_to_give(tmp_path: Path) -> No
     # With all of it given, what is left is that nothing proves it.
     (warning,) = judged(drafter, target, overrides=CONFIG_27B)
     assert (warning.code, warning.severity) == ("DG201", WARNING)
-    assert "z-lab/Qwen3.6-27B-DFlash has [1, 16, 31, 46, 61]" in finding.fix
+    assert "z-lab/Qwen3.6-27B-DFlash has mask_token_id 248070, layer_ids [1, 16, 31, 46, 61]" in finding.fix
 
 
 # The incident: a config made by hand for bare weights, on an engine that read it wrong.

@@ -12,7 +12,7 @@ from ..config_fields import Fields, is_integer
 from ..contract_facts import FULL, SLIDING, Facts
 from ..findings import Finding
 from .common import COMPARE, FROM_THE_REVISION, assumed, error, is_absent, warning, written
-from .record import hint
+from .record import alike, hint
 
 BLOCKS = ("block_size", "dflash_config.block_size")
 
@@ -72,8 +72,7 @@ def block_holds_the_draft(facts: Facts) -> Iterator[Finding]:
 def drafter_reaches(facts: Facts) -> Iterator[Finding]:
     """vLLM drafts nothing in a step whose longest request does not fit. Scaled ropes are not judged."""
     path, served = facts.at("max_position_embeddings"), facts.served_length
-    said = facts.drafter.integer(path)
-    reach = facts.default("max_position_embeddings") if is_absent(facts, path) else said
+    said, reach = facts.drafter.integer(path), _reach(facts)
     scaling = (facts.at("rope_scaling"), facts.at("rope_parameters.factor"))
     is_scaled = any(map(facts.drafter.raw, scaling)) and (reach or 0) > 0
     if reach is None or not is_integer(served) or is_scaled:
@@ -96,6 +95,12 @@ def drafter_reaches(facts: Facts) -> Iterator[Finding]:
         fix=f"Set max_model_len to {reach} or less, unless longer requests are rare.",
         source="vLLM gpu_model_runner: input_fits_in_drafter",
     )
+
+
+def _reach(facts: Facts) -> Optional[int]:
+    path = facts.at("max_position_embeddings")
+    said: Optional[int] = facts.drafter.integer(path)
+    return facts.default("max_position_embeddings") if is_absent(facts, path) else said
 
 
 # Rope.
@@ -199,7 +204,7 @@ def one_rope_counts(facts: Facts) -> Iterator[Finding]:
             path,
             facts.drafter.raw(path),
             "one of rope_scaling and rope_parameters",
-            "rope_scaling takes the place of rope_parameters, whose theta is lost then",
+            "rope_scaling counts in the place of rope_parameters, whose theta is lost",
             is_error=False,
         )
 
@@ -209,7 +214,7 @@ def rope_scaling_is_whole(facts: Facts) -> Iterator[Finding]:
     for name in _DICTS:
         path = facts.at(name)
         scaling = facts.drafter.mapping(path)
-        if scaling and not any(isinstance(value, Mapping) for value in scaling.values()):
+        if scaling and not {FULL, SLIDING} & set(scaling):  # else one for each kind of layer
             yield from _judge_scaling(facts, path, scaling)
 
 
@@ -236,12 +241,9 @@ def _judge_scaling(facts: Facts, path: str, scaling: Mapping[str, object]) -> It
 
 
 def _judge_numbers(facts: Facts, path: str, kind: str) -> Iterator[Finding]:
-    factor = facts.drafter.number(f"{path}.factor")
-    original = facts.drafter.number(f"{path}.original_max_position_embeddings")
-    reach = facts.drafter.integer(facts.at("max_position_embeddings"))
-    for key in NEEDS[kind]:
-        facts.drafter.refuse_null(f"{path}.{key}", "a number")
-    for key, number in (("factor", factor), ("original_max_position_embeddings", original)):
+    factor, original = (facts.drafter.number(f"{path}.{key}", null=False) for key in NEEDS["yarn"])
+    reach = _reach(facts)
+    for key, number in zip(NEEDS["yarn"], (factor, original)):
         if number is not None and number < 1:
             yield _wrong(f"{path}.{key}", number, "1 or more", f"{path}.{key} is {written(number)}")
             return
@@ -262,18 +264,15 @@ def rotates_the_whole_head(facts: Facts) -> Iterator[Finding]:
 
 
 def rope_scaling_is_the_targets(facts: Facts) -> Iterator[Finding]:
-    """A scaled drafter of a plain target is published; a plain one of a scaled target is not known."""
+    """One published drafter is scaled and its target is not; else nothing is known of such a pair."""
     own, targets = _scaling(facts.drafter, _prefix(facts, "rope_scaling")), _scaling(facts.target)
     path = facts.at("rope_scaling")
-    if facts.has_config and targets and own != targets and not facts.drafter.is_wrong(path):
-        yield _wrong(
-            path,
-            own,
-            targets,
-            f"The target's rope is scaled ({targets[0]}, factor {targets[1]:g}) and the drafter's "
-            + (f"otherwise ({own[0]}, factor {own[1]:g})" if own else "not"),
-            is_error=False,
-        )
+    is_recorded = any(entry.rope_scaling and own for entry in alike(facts))
+    if not facts.has_config or own == targets or is_recorded or facts.drafter.is_wrong(path):
+        return
+    said = [f"scaled ({kind[0]} by {kind[1]:g})" if kind else "not scaled" for kind in (own, targets)]
+    what = f"The drafter's rope is {said[0]}, and the target's {said[1]}"
+    yield _wrong(path, own, targets, what, is_error=False)
 
 
 def _scaling(fields: Fields, at: str = "") -> Optional[Tuple[str, float]]:

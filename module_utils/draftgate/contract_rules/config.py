@@ -3,37 +3,29 @@
 from __future__ import annotations
 
 import json
-from typing import Callable, Dict, Iterator, Tuple
+from typing import Callable, Iterator, Mapping, Tuple
 
 from ..config_fields import Fields
 from ..contract_facts import LAYER_IDS, MASK, QWEN3_DEFAULTS, SIZES, SPECULATORS_LAYER, Facts
 from ..drafter_weights import DFLASH2
 from ..findings import Finding
 from .common import FROM_THE_REVISION, assumed, error, is_absent, warning, written
-from .record import hint
+from .record import RECORDED, hint
 
 NOT_IN_THE_WEIGHTS = (MASK, LAYER_IDS, "block_size", "rope_theta", "layer_types", "sliding_window")
 
-# Fields of transformers' Qwen3Config: how each is read, and whether it may be null.
-TYPES: Dict[str, Tuple[Callable[[Fields, str], object], str, bool]] = {
-    **{key: (Fields.integer, "an integer", key == "num_key_value_heads") for key in SIZES},
-    "vocab_size": (Fields.integer, "an integer", False),
-    "max_position_embeddings": (Fields.integer, "an integer", False),
-    "max_window_layers": (Fields.integer, "an integer", False),
-    "sliding_window": (Fields.integer, "an integer", True),
-    "use_sliding_window": (Fields.boolean, "true or false", False),
-    "layer_types": (Fields.strings, "a list of strings", True),
-    "rope_theta": (Fields.number, "a number", False),
-    "rope_scaling": (Fields.mapping, "an object", True),
-    "rope_parameters": (Fields.mapping, "an object", True),
-    "rms_norm_eps": (Fields.number, "a number", False),
-    "hidden_act": (Fields.string, "a string", False),
-    "attention_bias": (Fields.boolean, "true or false", False),
-    "tie_word_embeddings": (Fields.boolean, "true or false", False),
-    "model_type": (Fields.string, "a string", False),
-    "dtype": (Fields.string, "a string", True),
-    "torch_dtype": (Fields.string, "a string", True),
-    "logit_softcap": (Fields.number, "a number", True),
+# Fields of transformers' Qwen3Config that may not be null, and those that may.
+NOT_NULL: Mapping[Callable[..., object], Tuple[str, ...]] = {
+    Fields.integer: (*SIZES, "vocab_size", "max_position_embeddings", "max_window_layers"),
+    Fields.boolean: ("use_sliding_window", "attention_bias", "tie_word_embeddings"),
+    Fields.number: ("rope_theta", "rms_norm_eps"),
+    Fields.string: ("hidden_act", "model_type"),
+}
+NULL: Mapping[Callable[..., object], Tuple[str, ...]] = {
+    Fields.integer: ("num_key_value_heads", "sliding_window"),
+    Fields.strings: ("layer_types",),
+    Fields.mapping: ("rope_scaling", "rope_parameters"),
+    Fields.string: ("dtype", "torch_dtype"),
 }
 
 # Architectures that vLLM 0.32.0 registers for DFlash, and what SGLang and the reference call it.
@@ -64,17 +56,10 @@ def config_is_there(facts: Facts) -> Iterator[Finding]:
         message=f"The drafter has no config.json; weights do not tell {unknown} or rope scaling.",
         fix=(
             f"Take config.json from the drafter's revision, or give drafter_overrides with {unknown} "
-            f"and {json.dumps(given)}.{_all_hints(facts)}"
+            f"and {json.dumps(given)}.{hint(facts, *RECORDED)}"
         ),
         source="DFlash config contract",
     )
-
-
-def _all_hints(facts: Facts) -> str:
-    attributes = {"mask_token_id": "mask", "layer_ids": "target layer ids", "block_size": "block_size"}
-    attributes.update({"windows": "layer_types", "sliding_window": "window", "rope_theta": "rope_theta"})
-    told = {what: hint(facts, attribute) for attribute, what in attributes.items()}
-    return "".join(f" {what[0].upper()}{what[1:]}:{says}" for what, says in told.items() if says)
 
 
 def config_is_its_own(facts: Facts) -> Iterator[Finding]:
@@ -93,11 +78,12 @@ def config_is_its_own(facts: Facts) -> Iterator[Finding]:
 
 def types_are_right(facts: Facts) -> Iterator[Finding]:
     """Reading a field notes a wrong type (DG204); transformers 5 refuses null for most of them too."""
-    for key, (read, expected, may_be_null) in TYPES.items():
-        path = facts.at(key)
-        read(facts.drafter, path)
-        if not may_be_null:
-            facts.drafter.refuse_null(path, expected)
+    for read, keys in NULL.items():
+        for key in keys:
+            read(facts.drafter, facts.at(key))
+    for read, keys in NOT_NULL.items():
+        for key in set(keys) - set(NULL[Fields.integer]):
+            read(facts.drafter, facts.at(key), null=False)
     yield from ()
 
 

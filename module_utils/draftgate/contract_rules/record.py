@@ -9,6 +9,8 @@ from ..findings import Finding
 from ..published import PUBLISHED, Published
 from .common import warning
 
+# What the record says and weights do not.
+RECORDED = ("mask_token_id", "layer_ids", "block_size", "windows", "sliding_window", "rope_theta")
 _SHAPE = {
     "num_hidden_layers": "draft_layers",
     "hidden_size": "hidden",
@@ -22,29 +24,39 @@ _SHAPE = {
 
 def alike(facts: Facts) -> List[Published]:
     """Published drafters whose every shape this drafter's weights and target have."""
-    return [entry for entry in PUBLISHED if _has_shapes(entry, facts)]
+    shapes = {attribute: facts.inferred.get(key) for key, attribute in _SHAPE.items()}
+    shapes["target_layers"] = facts.layers
+    captured = facts.inferred.get("captured_layers")
+    return [
+        entry
+        for entry in PUBLISHED
+        if all(getattr(entry, attribute) == size for attribute, size in shapes.items())
+        and len(entry.layer_ids) == captured
+        and entry.vocab_size in (None, facts.rows)
+    ]
 
 
-def hint(facts: Facts, attribute: str) -> str:
-    """`` z-lab/X, published with exactly these shapes, has 248070.``; empty where nobody says anything."""
-    told = [(name, value) for name, value in _values(facts, attribute) if value is not None]
-    if not told:
-        return ""
-    says = "; ".join(f"{name} has {_listed(value)}" for name, value in told)
-    return f" Published with exactly these shapes: {says}."
+def hint(facts: Facts, *attributes: str) -> str:
+    """What they have, as a sentence after another; empty where nobody says anything."""
+    says = []
+    for entry in alike(facts):
+        values = {name: getattr(entry, name) for name in attributes}
+        told = ", ".join(f"{name} {_plain(value)}" for name, value in values.items() if value is not None)
+        says += [f"{_name(entry)} has {told}"] if told else []
+    return f" Published with exactly these shapes: {'; '.join(says)}." if says else ""
 
 
 def the_record_agrees(facts: Facts) -> Iterator[Finding]:
     """Silent as soon as one published drafter of these shapes says the same, or its value is not known."""
     for attribute, path, said in _said(facts):
-        told = _values(facts, attribute)
-        if said is not None and told and all(value not in (None, said) for _, value in told):
+        told = [getattr(entry, attribute) for entry in alike(facts)]
+        if said is not None and told and all(value not in (None, said) for value in told):
             yield warning(
                 code="DG219",
                 field=f"drafter.{path}",
                 observed=_plain(said),
-                expected=[_plain(value) for _, value in told],
-                message=f"{path} is {_listed(said)}.{hint(facts, attribute)}",
+                expected=list(map(_plain, told)),
+                message=f"{path} is {_plain(said)}.{hint(facts, attribute)}",
                 fix="Compare with the config.json of the revision that these weights are of.",
                 source="published DFlash drafters",
             )
@@ -64,27 +76,9 @@ def _said(facts: Facts) -> Iterator[Tuple[str, str, Any]]:
     yield "rope_theta", facts.at("rope_theta"), facts.drafter.number(facts.at("rope_theta"))
 
 
-def _values(facts: Facts, attribute: str) -> List[Tuple[str, Any]]:
-    return [(_name(entry), getattr(entry, attribute)) for entry in alike(facts)]
-
-
 def _name(entry: Published) -> str:
     return f"{entry.repo} ({entry.revision})" if entry.revision else entry.repo
 
 
-def _has_shapes(entry: Published, facts: Facts) -> bool:
-    shapes = {key: facts.inferred.get(key) for key in _SHAPE}
-    return (
-        facts.layers == entry.target_layers
-        and facts.inferred.get("captured_layers") == len(entry.layer_ids)
-        and entry.vocab_size in (None, facts.rows)
-        and all(value == getattr(entry, _SHAPE[key]) for key, value in shapes.items())
-    )
-
-
 def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
-
-
-def _listed(value: Any) -> str:
-    return str(_plain(value))

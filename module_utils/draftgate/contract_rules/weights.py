@@ -8,7 +8,6 @@ from .. import drafter_weights
 from ..contract_facts import SIZES, Facts
 from ..drafter_weights import DFLASH_FAMILIES, SPECULATORS
 from ..findings import Finding
-from ..safetensors import Tensor
 from .common import COMPARE, FROM_THE_REVISION, assumed, error, is_absent, warning, written
 
 DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32", "half": "F16", "float": "F32"}
@@ -30,21 +29,8 @@ def weights_are_dflash(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _tensors(facts: Facts) -> Mapping[str, Tensor]:
-    """Under their usual names; empty where they are not known or of another kind of drafter."""
-    if facts.weights is None or facts.inferred.get("family") not in DFLASH_FAMILIES:
-        return {}
-    return drafter_weights.plain(facts.weights.tensors)
-
-
-def _sizes(facts: Facts) -> Mapping[str, int]:
-    """Axes that the target proves."""
-    return {"rows": facts.rows} if facts.rows else {}
-
-
 def weights_are_complete(facts: Facts) -> Iterator[Finding]:
-    tensors = _tensors(facts)
-    lost = drafter_weights.compare(tensors).missing if tensors else []
+    lost = facts.differences.missing if facts.tensors else []
     if lost:
         yield error(
             code="DG223",
@@ -58,9 +44,8 @@ def weights_are_complete(facts: Facts) -> Iterator[Finding]:
 
 
 def shapes_fit(facts: Facts) -> Iterator[Finding]:
-    tensors = _tensors(facts)
-    odd = dict(drafter_weights.compare(tensors, _sizes(facts)).shapes) if tensors else {}
-    fc, hidden = tensors.get("fc.weight"), facts.target_hidden
+    odd = dict(facts.differences.shapes)
+    fc, hidden = facts.tensors.get("fc.weight"), facts.target_hidden
     if fc is not None and "fc.weight" not in odd and hidden and fc.shape[-1] % hidden:
         odd["fc.weight"] = (fc.shape, (fc.shape[0], hidden * max(1, fc.shape[-1] // hidden)))
     if odd:
@@ -78,8 +63,7 @@ def shapes_fit(facts: Facts) -> Iterator[Finding]:
 
 
 def nothing_else_is_there(facts: Facts) -> Iterator[Finding]:
-    tensors = _tensors(facts)
-    extra = drafter_weights.compare(tensors).unexpected if tensors else []
+    extra = facts.differences.unexpected
     if extra:
         yield error(
             code="DG242",
@@ -196,7 +180,7 @@ def _against(facts: Facts, key: str, right: Any, prover: str, code: str) -> Iter
 
 def own_vocabulary_fits(facts: Facts) -> Iterator[Finding]:
     """A smaller vocabulary of the drafter's own needs ``d2t``, which leads from its ids to the target's."""
-    tensors = _tensors(facts)
+    tensors = facts.tensors
     axes = drafter_weights.measure(tensors)
     said, rows = facts.drafter.integer("draft_vocab_size"), axes.get("draft_rows")
     if said is None and rows is None:
