@@ -17,6 +17,7 @@ from typing import Any, Collection, Dict, Iterable, Iterator, List, Mapping, Opt
 from .config_fields import is_integer, text_config
 from .errors import InputError
 from .tokenizer_json import TEMPLATE_BYTES, broken, read_bytes, read_object
+from .tokenizer_parts import LateVocabulary
 from .tokenizer_text import PieceDecoder, readable, visible
 from .untrusted import open_file, shown
 
@@ -60,7 +61,7 @@ class Tokenizer:
     :param decode: from a piece to its bytes.
     :param template: all chat templates, one after the other.
     :param unlisted: names of roles that no file gives an id, ``{"pad": "<pad>"}``.
-    :param disagreements: what two files say of one added token, in words.
+    :param conflicts: what two files say of one added token, in words.
     """
 
     rows: Optional[int]
@@ -73,7 +74,7 @@ class Tokenizer:
     decode: PieceDecoder = field(default_factory=lambda: PieceDecoder(None))
     template: str = ""
     unlisted: Mapping[str, str] = field(default_factory=dict)
-    disagreements: Tuple[str, ...] = ()
+    conflicts: Tuple[str, ...] = ()
 
     @functools.cached_property
     def added(self) -> Dict[int, str]:
@@ -84,6 +85,11 @@ class Tokenizer:
     def length(self) -> int:
         """One more than the highest id in use; ``len(tokenizer)`` where ids have no gaps."""
         return 1 + max(max(self.added_tokens, default=-1), max(self.vocab.values(), default=-1))
+
+    @functools.cached_property
+    def disagreements(self) -> List[str]:
+        """Where files, or a file and transformers, differ about an added token, in words."""
+        return [*self.conflicts, *_appended_elsewhere(self.vocab, self.added_tokens)]
 
     @functools.cached_property
     def _pieces(self) -> Dict[int, str]:
@@ -143,8 +149,7 @@ def read_tokenizer(directory: str, config: Mapping[str, Any]) -> Tokenizer:
     model = _object(fast, "model", TOKENIZER_FILE)
     slow = _read(directory, CONFIG_FILE)
     vocab = _vocab(model)
-    added, disagreements = _added_tokens(directory, fast, slow)
-    disagreements += _appended_elsewhere(vocab, added)
+    added, conflicts = _added_tokens(directory, fast, slow)
     special, unlisted = _roles(directory, config, slow, vocab, added)
     rows = text_config(config)[1].get("vocab_size")
     return Tokenizer(
@@ -158,7 +163,7 @@ def read_tokenizer(directory: str, config: Mapping[str, Any]) -> Tokenizer:
         decode=PieceDecoder(fast.get("decoder")),
         template=_template(directory, slow),
         unlisted=unlisted,
-        disagreements=tuple(disagreements),
+        conflicts=tuple(conflicts),
     )
 
 
@@ -212,6 +217,8 @@ def _object(value: Mapping[str, Any], key: str, name: str) -> Mapping[str, Any]:
 def _vocab(model: Mapping[str, Any]) -> Mapping[str, int]:
     """BPE, WordPiece and WordLevel have ``{piece: id}``, Unigram ``[[piece, score], …]`` by id."""
     vocab = model.get("vocab")
+    if isinstance(vocab, LateVocabulary):
+        return vocab
     if isinstance(vocab, list):
         vocab = {_unigram_piece(number, entry): number for number, entry in enumerate(vocab)}
     if vocab is not None and not isinstance(vocab, dict):
@@ -243,21 +250,21 @@ def _added_tokens(
     """Added tokens by id, and in words where files disagree about one; shown is what tokenizer.json says."""
     tokens: Dict[int, AddedToken] = {}
     ids: Dict[str, int] = {}
-    disagreements: List[str] = []
+    conflicts: List[str] = []
     for file, number, name, special in _listed(directory, fast, slow):
         known = tokens.get(number)
         if known is None:
             tokens[number] = AddedToken(name, special, (file,))
         elif known.name != name:
             other = f"{visible(known.name)} in {known.files[0]}"
-            disagreements.append(f"id {number} is {other} and {visible(name)} in {file}")
+            conflicts.append(f"id {number} is {other} and {visible(name)} in {file}")
         elif file not in known.files:
             tokens[number] = AddedToken(name, known.special or special, (*known.files, file))
         first = ids.setdefault(name, number)
         if first != number:
             where = tokens[first].files[0]
-            disagreements.append(f"{visible(name)} is id {first} in {where} and {number} in {file}")
-    return tokens, disagreements
+            conflicts.append(f"{visible(name)} is id {first} in {where} and {number} in {file}")
+    return tokens, conflicts
 
 
 def _appended_elsewhere(vocab: Mapping[str, int], tokens: Mapping[int, AddedToken]) -> List[str]:

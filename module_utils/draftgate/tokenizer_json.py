@@ -1,18 +1,14 @@
-"""A tokenizer's JSON files, read within bounds: any strange content is one :class:`InputError` (DG301).
-
-Two thirds of a tokenizer.json are merges, which no question about ids needs. They are checked and skipped as
-bytes: as Python objects they would take some 100 MiB.
-"""
+"""A tokenizer's JSON files, read within bounds: any strange content is one :class:`InputError` (DG301)."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import sys
-from typing import Any, Dict, List, Optional, Union
+from typing import Any, Dict
 
 from .errors import InputError
+from .tokenizer_parts import without_long_parts
 from .untrusted import Limits, open_file
 
 CODE = "DG301"
@@ -24,35 +20,33 @@ _INT_IS_BOUNDED = hasattr(sys, "set_int_max_str_digits")
 _LONGEST_INTEGER = 4300
 FETCH_AGAIN = "Fetch this file again; the engine cannot read it either."
 
-# JSON's grammar for what merges hold: strings (tokenizers < 0.20), or pairs of strings.
-_STRING = rb'"[^"\\\x00-\x1f]*(?:\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{4})[^"\\\x00-\x1f]*)*"'
-_SPACE = rb"[ \t\n\r]*"
-_PAIR = rb"\[%(s)s%(t)s%(s)s,%(s)s%(t)s%(s)s\]" % {b"s": _SPACE, b"t": _STRING}
-_ENTRY = rb"(?:%s|%s)" % (_STRING, _PAIR)
-_SOME = re.compile(rb"(?:%(s)s%(e)s%(s)s,){1,500}" % {b"s": _SPACE, b"e": _ENTRY})
-_LAST = re.compile(rb"%(s)s%(e)s%(s)s\]" % {b"s": _SPACE, b"e": _ENTRY})
-_MERGES = re.compile(rb'"merges"%(s)s:%(s)s(?=\[)' % {b"s": _SPACE})
-# A quote after one of these opens a string (inside of one it were escaped), and before a colon that is a key.
-_BEFORE_KEY = b"{, \t\n\r"
-
 
 def read_object(path: str, doing: str) -> Dict[str, Any]:
-    """The JSON object of ``path``, with its lists of merges emptied.
+    """The JSON object of ``path``, its merges emptied and ``model.vocab`` to be parsed when it is asked for.
 
     :param doing: the phrase for the error ("reading the target's tokenizer.json").
     :raises InputError: unreadable, too large, empty, not UTF-8, not JSON, or not an object.
     """
-    raw = without_merges(read_bytes(path, doing, TOKENIZER.bytes))  # the whole of it is not needed any more
+    # The name of the whole file's bytes goes to what is left of them, so that they are not held.
+    raw = read_bytes(path, doing, TOKENIZER.bytes)
     if not raw:
         raise broken(doing, f"{path!r} is empty", "a JSON object")
+    raw, vocabularies = without_long_parts(raw, TOKENIZER.values)
     try:
         value = _parse(raw)
-    except UnicodeDecodeError as exc:
-        raise broken(doing, f"{path!r} is not UTF-8 (byte {exc.start})", "a JSON object in UTF-8") from exc
+    except UnicodeDecodeError as exc:  # where it is cannot be counted any more, so it is shown
+        near = repr(raw[max(0, exc.start - 20) : exc.end + 20])
+        raise broken(doing, f"{path!r} is not UTF-8 near {near}", "a JSON object in UTF-8") from exc
+    except json.JSONDecodeError as exc:
+        near = repr(exc.doc[max(0, exc.pos - 20) : exc.pos + 20])
+        raise broken(doing, f"{path!r} is not JSON: {exc.msg} near {near}", "a JSON object") from exc
     except ValueError as exc:
         raise broken(doing, f"{path!r} is not JSON: {exc}", "a JSON object") from exc
     if not isinstance(value, dict):
         raise broken(doing, f"{path!r} holds a JSON {type(value).__name__}", "a JSON object")
+    model = value.get("model")
+    if isinstance(model, dict) and isinstance(model.get("vocab"), str):
+        model["vocab"] = vocabularies.get(model["vocab"], model["vocab"])
     return value
 
 
@@ -91,44 +85,6 @@ def read_bytes(path: str, doing: str, limit: int) -> bytes:
     if len(raw) > limit:
         raise broken(doing, f"{path!r} is too large", f"at most {limit} bytes")
     return raw
-
-
-def without_merges(raw: bytes) -> bytes:
-    """``raw`` with the array of every key ``merges`` emptied where it is one of strings or of their pairs.
-
-    What is cut is JSON in UTF-8: the result is that exactly if ``raw`` is.
-    """
-    view, kept, searched = memoryview(raw), 0, 0
-    parts: List[Union[bytes, memoryview]] = []
-    while True:
-        found = _MERGES.search(raw, searched)
-        if found is None:
-            return b"".join([*parts, view[kept:]]) if parts else raw
-        searched = found.end()
-        is_key = found.start() > 0 and raw[found.start() - 1] in _BEFORE_KEY
-        end = _skipped(raw, found.end()) if is_key else None
-        if end is not None:
-            parts += [view[kept : found.end()], b"[]"]
-            kept = searched = end
-
-
-def _skipped(raw: bytes, start: int) -> Optional[int]:
-    """The index after the array at ``start``; None where it holds anything else, or is not UTF-8."""
-    position = start + 1
-    try:
-        while True:
-            some = _SOME.match(raw, position)
-            if some is None:
-                break
-            some[0].decode("utf-8")
-            position = some.end()
-        last = _LAST.match(raw, position)
-        if last is None:
-            return None
-        last[0].decode("utf-8")
-    except UnicodeDecodeError:
-        return None
-    return last.end()
 
 
 def broken(doing: str, observed: str, expected: str) -> InputError:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from draftgate.errors import InputError
 from draftgate.probe import probe, table
-from draftgate.tokenizer_json import without_merges
+from draftgate.tokenizer_parts import LateVocabulary, without_long_parts
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -164,24 +164,36 @@ def test_a_high_id_costs_no_memory() -> None:
     tracemalloc.stop()
 
 
-# Merges are skipped as bytes: what is left reads as JSON does, with every list of merges emptied.
+# Long parts are skipped as bytes: what is left, and what they are parsed to, is what JSON says.
 
 strings = st.text(max_size=6) | st.sampled_from(
-    ['"merges": [', "\\", '\\"', "[]", ",", "\u2028", "\x00", "😀"]
+    ['"merges": [', '"vocab": {', "\\", '\\"', "[]", ",", "\u2028", "\x00", "😀", "\\ud800"]
 )
-pairs = st.lists(strings | st.tuples(strings, strings), max_size=5)
+merges = st.lists(strings | st.tuples(strings, strings), min_size=1, max_size=3)
+pieces = st.dictionaries(strings, st.integers(0, 10**9 - 1) | st.sampled_from([-1, 10**9, 0.5]), max_size=3)
+keys = st.sampled_from(["merges", "vocab", 'x"merges', 'x"vocab', "a"])
 trees = st.recursive(
     strings | st.integers() | st.none(),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["merges", 'x"merges', "a"]), inner | pairs, max_size=3)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner | merges | pieces, max_size=3),
     max_leaves=12,
 )
 
 
+def restored(left: bytes, vocabularies: dict[str, LateVocabulary]) -> Any:
+    """What is left, with each vocabulary in its place again."""
+
+    def back(value: Any) -> Any:
+        if isinstance(value, list):
+            return [back(inner) for inner in value]
+        if isinstance(value, dict):
+            return {key: back(inner) for key, inner in value.items()}
+        return dict(vocabularies[value]) if isinstance(value, str) and value in vocabularies else value
+
+    return back(json.loads(left))
+
+
 def emptied(value: Any) -> Any:
-    """What is skipped: a list of strings, or of pairs of strings, under the key ``merges``."""
+    """A list of strings, or of pairs of strings, is skipped under the key ``merges``."""
     if isinstance(value, list):
         return [emptied(inner) for inner in value]
     if not isinstance(value, dict):
@@ -203,18 +215,16 @@ def is_merges(value: Any) -> bool:
 @given(
     trees, st.booleans(), st.sampled_from([None, 1, "\t"]), st.sampled_from([(",", ":"), (" ,\n", "\r\n: ")])
 )
-def test_what_is_left_is_the_json_without_merges(
+def test_what_is_left_is_the_json_without_long_parts(
     value: Any, ascii_only: bool, indent: Any, separators: tuple[str, str]
 ) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only, indent=indent, separators=separators)
-    raw = text.encode("utf-8", "surrogatepass")
-    left = without_merges(raw)
-    assert json.loads(left.decode("utf-8", "surrogatepass")) == emptied(json.loads(text))
+    assert restored(*without_long_parts(text.encode("utf-8"), 1000)) == emptied(json.loads(text))
 
 
 @settings(max_examples=5 * EXAMPLES, deadline=None)
 @given(
-    st.lists(strings | st.tuples(strings, strings), min_size=1, max_size=3),
+    merges | pieces,
     st.floats(0, 1, exclude_max=True),
     st.sampled_from(
         [
@@ -224,6 +234,8 @@ def test_what_is_left_is_the_json_without_merges(
             b",",
             b"[",
             b"]",
+            b"{",
+            b"}",
             b"\\a",
             b"\\u12",
             b"\xff",
@@ -232,7 +244,6 @@ def test_what_is_left_is_the_json_without_merges(
             b"\n",
             b"0",
             b":",
-            b", ",
         ]
     ),
     st.booleans(),
@@ -241,10 +252,14 @@ def test_what_is_left_is_json_exactly_if_the_file_is(
     value: Any, where: float, put: bytes, instead: bool
 ) -> None:
     """Something is put anywhere into the file, in what is skipped too."""
-    raw = json.dumps({"merges": value}, ensure_ascii=False).encode("utf-8")
+    key = "vocab" if isinstance(value, dict) else "merges"
+    raw = json.dumps({key: value}, ensure_ascii=False).encode("utf-8")
     at = int(where * len(raw))
     changed = raw[:at] + put + raw[at + instead :]
-    assert _is_json(without_merges(changed)) == _is_json(changed), changed
+    left, vocabularies = without_long_parts(changed, 1000)
+    assert _is_json(left) == _is_json(changed), changed
+    if _is_json(changed):
+        assert restored(left, vocabularies) == emptied(json.loads(changed)), changed
 
 
 def _is_json(raw: bytes) -> bool:
@@ -259,7 +274,38 @@ def _is_json(raw: bytes) -> bool:
 def test_many_merges_are_skipped(entry: bytes) -> None:
     """More than one step of the scanner takes, with and without what does not belong at the end."""
     many = b",\n ".join([entry] * 1234)
-    assert without_merges(b'{"merges": [%s\n], "b": 1}' % many) == b'{"merges": [], "b": 1}'
+    assert without_long_parts(b'{"merges": [%s\n], "b": 1}' % many, 9) == (b'{"merges": [], "b": 1}', {})
     for wrong in (b'{"merges": [%s, ]}', b'{"merges": [%s', b'{"merges": [%s}', b'{"merges": [%s, 1]}'):
         raw = wrong % many
-        assert without_merges(raw) == raw
+        assert without_long_parts(raw, 9) == (raw, {})
+
+
+@pytest.mark.parametrize(
+    ("entries", "is_late"),
+    [
+        (['"p%d": %d' % (number, number) for number in range(1234)], True),
+        (['"\\u00e9": 1', '"\\\\ud800": 2', '"\\ud7ff": 3'], True),
+        (['"a:b": 1'] * 6, False),  # as many as are too many
+        (['"\\ud83d\\ude00": 1'], False),  # pairs of surrogates are JSON's own affair
+        (['"a": -1'], False),
+        (['"a": 01'], False),
+        (['"a": 1000000000'], False),
+        (['"a": 1.0'], False),
+        (['"a": true'], False),
+        ([], False),
+    ],
+)
+def test_a_vocabulary_is_parsed_late(entries: list[str], is_late: bool) -> None:
+    raw = ('{"model": {"vocab": {%s}}, "b": 1}' % ", ".join(entries)).encode()
+    left, vocabularies = without_long_parts(raw, 2000 if len(entries) > 9 else 9)
+    assert bool(vocabularies) is is_late and (is_late or left == raw)
+    for vocabulary in vocabularies.values():
+        whole = json.loads(raw)["model"]["vocab"]
+        assert vocabulary and "vocabulary" not in vocabulary
+        assert (dict(vocabulary), len(vocabulary), list(vocabulary.values())) == (
+            whole,
+            len(whole),
+            list(whole.values()),
+        )
+        assert vocabulary == whole and vocabulary == LateVocabulary(json.dumps(whole).encode())
+        assert vocabulary != {} and vocabulary != LateVocabulary(b'{"other": 1}')
