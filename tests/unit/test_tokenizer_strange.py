@@ -287,6 +287,7 @@ def test_many_merges_are_skipped(entry: bytes) -> None:
         (['"\\u00e9": 1', '"\\\\ud800": 2', '"\\ud7ff": 3'], True),
         (['"a:b": 1'] * 6, False),  # as many as are too many
         (['"\\ud83d\\ude00": 1'], False),  # pairs of surrogates are JSON's own affair
+        (['"\\ud800": 1'], False),
         (['"a": -1'], False),
         (['"a": 01'], False),
         (['"a": 1000000000'], False),
