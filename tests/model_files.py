@@ -127,14 +127,15 @@ def write_tokenizer(directory: Path, only_in_config: Mapping[int, str], vocab: M
 def write_tokenizer_files(
     directory: Path, added: Mapping[int, str], only_in_config: Mapping[int, str], vocab: Mapping[str, int]
 ) -> None:
-    """``added`` is in both files, ``only_in_config`` in tokenizer_config.json alone."""
+    """``added`` is in both files, ``only_in_config`` in one alone; a merge for each piece."""
     entries = {str(number): {"content": name, "special": True} for number, name in only_in_config.items()}
     listed = [{"id": number, "content": name, "special": True} for number, name in added.items()]
+    merges = [f"{piece[:1]} {piece[1:]}" for piece in vocab]
     both = {str(entry["id"]): {"content": entry["content"], "special": True} for entry in listed}
     write_json(directory / "tokenizer_config.json", {"added_tokens_decoder": {**both, **entries}})
     write_json(
         directory / "tokenizer.json",
-        {"added_tokens": listed, "model": {"type": "BPE", "vocab": dict(vocab), "merges": []}},
+        {"added_tokens": listed, "model": {"type": "BPE", "vocab": dict(vocab), "merges": merges}},
     )
 
 
@@ -154,7 +155,7 @@ def pieces(count: int) -> dict[str, int]:
 
 
 def write_pair_27b(root: Path, vocab: Mapping[str, int] | None = None) -> tuple[Path, Path]:
-    """Drafter and target of the 27B pair: real shapes and ids, without weights (55 GB of holes).
+    """Drafter and target of the 27B pair: real shapes and ids, 55 GB of holes.
 
     :param vocab: the target's ordinary pieces; None: two of them, which is quick to write.
     """

@@ -236,20 +236,18 @@ def gather(
         inferred=drafter_weights.infer(weights, target.integer("hidden_size")) if weights else {},
         unreadable=unreadable,
         target_config=target_config,
-        own_tokenizer=_own_tokenizer(drafter_dir, config, unreadable),
+        own_tokenizer=_own_tokenizer(drafter_dir, unreadable),
         mask_embedding=attempt("drafter.mask_embedding", lambda: read_mask_embedding(drafter_dir)),
     )
 
 
-def _own_tokenizer(
-    drafter_dir: str, config: Mapping[str, Any], unreadable: List[Finding]
-) -> Optional[Tokenizer]:
+def _own_tokenizer(drafter_dir: str, unreadable: List[Finding]) -> Optional[Tokenizer]:
     """The drafter's own tokenizer. Engines use the target's, so a broken one here stops nothing."""
     names = ("tokenizer.json", "tokenizer_config.json")
     if not any(os.path.lexists(os.path.join(drafter_dir, name)) for name in names):
         return None
     try:
-        return read_tokenizer(drafter_dir, config)
+        return read_tokenizer(drafter_dir, {})
     except InputError as exc:
         broken = InputError(exc.doing.replace("target", "drafter"), exc.observed, exc.expected, code="DG303")
         unreadable.append(replace(_unreadable("drafter.tokenizer", broken), severity=WARNING))

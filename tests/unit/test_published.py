@@ -71,7 +71,10 @@ def test_the_record_is_a_hint_where_the_config_says_otherwise(tmp_path: Path) ->
     wish: dict[str, Any] = {"engine": ENGINE, "num_speculative_tokens": 15}
     found = [each for each in judge(str(drafter), str(target), **wish).findings if each.code == "DG219"]
     assert [finding.field for finding in found] == ["drafter.dflash_config.mask_token_id"]
-    assert "248077" in found[0].message and "z-lab/Qwen3.6-27B-DFlash has 248070" in found[0].message
+    assert (
+        "248077" in found[0].message
+        and "z-lab/Qwen3.6-27B-DFlash has mask_token_id 248070" in found[0].message
+    )
     assert found[0].severity != ERROR
 
 

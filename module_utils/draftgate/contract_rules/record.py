@@ -6,27 +6,19 @@ from typing import Any, Iterator, List, Tuple
 
 from ..contract_facts import Facts
 from ..findings import Finding
+from ..mask_candidates import SHAPE
 from ..published import PUBLISHED, Published
 from .common import warning
 
 # What the record says and weights do not.
 RECORDED = ("mask_token_id", "layer_ids", "block_size", "windows", "sliding_window", "rope_theta")
-_SHAPE = {
-    "num_hidden_layers": "draft_layers",
-    "hidden_size": "hidden",
-    "intermediate_size": "ffn",
-    "num_attention_heads": "heads",
-    "num_key_value_heads": "kv_heads",
-    "head_dim": "head_dim",
-    "attention_bias": "attention_bias",
-}
 
 
 def alike(facts: Facts) -> List[Published]:
     """Published drafters whose every shape this drafter's weights and target have."""
-    shapes = {attribute: facts.inferred.get(key) for key, attribute in _SHAPE.items()}
-    shapes["target_layers"] = facts.layers
-    captured = facts.inferred.get("captured_layers")
+    known = {**facts.inferred, "target_layers": facts.layers}
+    shapes = {attribute: known.get(key) for key, attribute in SHAPE.items()}
+    captured = known.get("captured_layers")
     return [
         entry
         for entry in PUBLISHED

@@ -46,8 +46,9 @@ def weights_are_complete(facts: Facts) -> Iterator[Finding]:
 def shapes_fit(facts: Facts) -> Iterator[Finding]:
     odd = dict(facts.differences.shapes)
     fc, hidden = facts.tensors.get("fc.weight"), facts.target_hidden
-    if fc is not None and "fc.weight" not in odd and hidden and fc.shape[-1] % hidden:
-        odd["fc.weight"] = (fc.shape, (fc.shape[0], hidden * max(1, fc.shape[-1] // hidden)))
+    if fc is not None and hidden and ("fc.weight" in odd or fc.shape[-1] % hidden):
+        width = facts.inferred.get("hidden_size", hidden)
+        odd["fc.weight"] = (fc.shape, (width, hidden * len(facts.layer_ids[1] or ())))
     if odd:
         name, (found, wanted) = next(iter(odd.items()))
         more = f", and {len(odd) - 1} more tensors" if len(odd) > 1 else ""
@@ -141,7 +142,7 @@ def quantisation_is_said(facts: Facts) -> Iterator[Finding]:
 
 def config_describes_weights(facts: Facts) -> Iterator[Finding]:
     """Each size that the weights prove; an absent one is what the engine takes by default."""
-    if not facts.has_config:
+    if not facts.has_config or not facts.tensors:
         return
     for key in (*SIZES, "attention_bias"):
         proven = facts.inferred.get(key)
