@@ -225,7 +225,7 @@ def _vocab(model: Mapping[str, Any]) -> Mapping[str, int]:
         raise _wrong(TOKENIZER_FILE, "model.vocab", _kind_of(vocab), "an object or a list")
     if vocab and not (set(map(type, vocab.values())) == {int} and _are_ids(vocab.values())):
         piece, number = next(item for item in vocab.items() if not _is_id(item[1]))
-        raise _wrong(TOKENIZER_FILE, f"the id of {piece!r}", shown(number), _AN_ID)
+        raise _wrong(TOKENIZER_FILE, f"the id of {piece!r}", _shown(number), _AN_ID)
     _refuse_half_letters(TOKENIZER_FILE, vocab or ())
     return vocab or {}
 
@@ -313,7 +313,7 @@ def _tokens(file: str, entries: Iterable[Tuple[Any, Any]]) -> Iterator[Tuple[str
     for number, entry in entries:
         content = entry.get("content") if isinstance(entry, Mapping) else entry
         if not _is_id(number):
-            raise _wrong(file, "the id of an added token", shown(number), _AN_ID)
+            raise _wrong(file, "the id of an added token", _shown(number), _AN_ID)
         if not isinstance(content, str):
             raise _wrong(file, f"added token {number}", _kind_of(content), "text")
         _refuse_half_letters(file, [content])
@@ -387,3 +387,8 @@ def _are_ids(values: Collection[int]) -> bool:
 
 def _kind_of(value: Any) -> str:
     return f"a JSON {type(value).__name__}"
+
+
+def _shown(value: Any) -> str:
+    """A value that is wrong; not what is in it, which may be as long and as deep as the file."""
+    return _kind_of(value) if isinstance(value, (dict, list)) else shown(value)

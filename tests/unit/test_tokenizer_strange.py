@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 import tempfile
 import tracemalloc
 from collections.abc import Iterator
@@ -153,6 +154,24 @@ def test_nesting_as_deep_as_a_file_can_be() -> None:
     answers({"tokenizer.json": {"model": {"vocab": {"Ġ": 3}}, "decoder": sequence}}, {})
     for opened in (b'{"decoder":' * 100_000, b'{"model": ' + b"[" * 100_000):
         answers({"tokenizer.json": opened}, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "around"),
+    [
+        ("tokenizer.json", b'{"model": {"vocab": {"a": %s}}}'),
+        ("tokenizer.json", b'{"added_tokens": [{"id": %s}]}'),
+        ("tokenizer.json", b'{"added_tokens": [{"id": 1, "content": %s}]}'),
+        ("tokenizer.json", b'{"model": {"type": %s}}'),
+        ("tokenizer_config.json", b'{"pad_token": %s}'),
+        ("tokenizer_config.json", b'{"chat_template": %s}'),
+        ("generation_config.json", b'{"eos_token_id": %s}'),
+    ],
+)
+def test_nesting_that_is_just_read(name: str, around: bytes) -> None:
+    """Python reads lists in lists about as deep as it can then print or compare them."""
+    for depth in range(200, sys.getrecursionlimit(), 25):
+        answers({name: around % (b"[" * depth + b"]" * depth)}, {})
 
 
 def test_a_high_id_costs_no_memory() -> None:
