@@ -1,6 +1,6 @@
 """The incident again: its files judged for two engines, and the tiny pair broken for real.
 
-``make replay`` (six minutes on two cores), or ``make replay ARGS=--files-only`` (a second, no engine).
+``make replay`` (five minutes on two quiet cores), or ``make replay ARGS=--files-only`` (a second, no engine).
 Exit code 0 when everything came as it has to.
 """
 

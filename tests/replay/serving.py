@@ -9,6 +9,7 @@ import contextlib
 import io
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -22,6 +23,8 @@ PORTS = range(8300, 8400)
 ARGS = {"dtype": "float32", "max_model_len": 1024, "max_num_seqs": 8, "enforce_eager": True}
 WRONG_MASK = {"drafter_overrides": {"dflash_config": {"mask_token_id": 300}}}
 REASON = "the replay measures what it is worth"
+# One kind of prompts is enough to see that nothing is accepted. What is a little worse needs them all.
+BRIEF = {"acceptance_workloads": ["json"]}
 
 
 class Fault(NamedTuple):
@@ -40,7 +43,7 @@ FAULTS = (
     Fault("the mask is ordinary text", WRONG_MASK, "DG207", ()),
     Fault(
         "the same, accepted",
-        {**WRONG_MASK, "drafter_accept_findings": [{"code": "DG207", "reason": REASON}]},
+        {**WRONG_MASK, **BRIEF, "drafter_accept_findings": [{"code": "DG207", "reason": REASON}]},
         "DG207",
         ("DG802", "DG804"),
     ),
@@ -52,7 +55,7 @@ FAULTS = (
     ),
     Fault(
         "no room for a draft",
-        {"vllm_server_args": {**ARGS, "max_num_scheduled_tokens": 1}},
+        {**BRIEF, "vllm_server_args": {**ARGS, "max_num_scheduled_tokens": 1}},
         "DG418",
         ("DG801",),
     ),
@@ -99,11 +102,12 @@ class Replay:
     def _fault(self, fault: Fault) -> Row:
         engine = self._at.engine()
         done, seconds = self._deploy(fault.name, fault.wish)
-        stays = self._at.engine() == engine
         state = self._at.status()
-        problems = [] if done.code else ["the deploy succeeded"]
         if state["release"] != self._release or not state["healthy"]:
-            problems.append("what served before does not serve")
+            self._say(done.output)
+            return Row(fault.name, "-", "-", "-", "nothing serves", seconds, "what served before does not")
+        stays = self._at.engine() == engine
+        problems = [] if done.code else ["the deploy succeeded"]
         if not fault.reasons:
             problems += [] if stays else ["the server was restarted"]
             problems += [] if fault.files in done.error() else [f"{fault.files} was not the error"]
@@ -163,15 +167,23 @@ def installation() -> Iterator[Installation]:
     root = Path(f"/tmp/dg-e2e-replay-{os.geteuid()}")
     port = next(port for port in PORTS if processes.port_free("127.0.0.1", port))
     at = Installation(root / "home", port, root / "reports")
-    silent = io.StringIO()  # what a teardown prints is of interest only when it fails
-    with contextlib.redirect_stdout(silent):
-        at.remove()
+    _remove(at)
     try:
         yield at
     finally:
-        with contextlib.redirect_stdout(silent):
-            at.remove()
+        _remove(at)
         shutil.rmtree(root, ignore_errors=True)
+
+
+def _remove(at: Installation) -> None:
+    """What a teardown prints is of interest only when it fails."""
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            at.remove()
+    except AssertionError:
+        sys.stderr.write(printed.getvalue())
+        raise
 
 
 def table(rows: list[Row]) -> Iterator[str]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from draftgate.findings import Finding
@@ -13,26 +12,30 @@ from draftgate.findings import Finding
 from tests import incident
 from tests.replay import story
 
+Judge = Callable[[str, str], list[Finding]]
+CONFIGS = {"reported": incident.REPORTED, "guessed": incident.GUESSED, "true": incident.TRUE}
+
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return incident.write_pair(tmp_path_factory.mktemp("incident"))
+def findings(tmp_path_factory: pytest.TempPathFactory) -> Judge:
+    """What the files say of one of the configs on one version of vLLM."""
+    pair = incident.write_pair(tmp_path_factory.mktemp("incident"))
 
+    @functools.cache
+    def judge(config: str, version: str) -> list[Finding]:
+        return story.judged(*pair, CONFIGS[config], version).verdict.findings
 
-def findings(pair: tuple[Path, Path], config: Mapping[str, Any], version: str) -> list[Finding]:
-    return story.judged(*pair, config, version).verdict.findings
+    return judge
 
 
 @pytest.mark.parametrize("claim", story.CLAIMS, ids=lambda claim: claim.code)
-@pytest.mark.parametrize("config", [incident.REPORTED, incident.GUESSED], ids=["reported", "guessed"])
-def test_what_was_wrong_is_said_in_one_run(
-    pair: tuple[Path, Path], config: Mapping[str, Any], claim: story.Claim
-) -> None:
-    assert claim.finding(findings(pair, config, incident.VERSION)), claim
+@pytest.mark.parametrize("config", ["reported", "guessed"])
+def test_what_was_wrong_is_said_in_one_run(findings: Judge, config: str, claim: story.Claim) -> None:
+    assert claim.finding(findings(config, incident.VERSION)), claim
 
 
-def test_the_wrong_mask_is_an_error_and_the_candidates_come_in_order(pair: tuple[Path, Path]) -> None:
-    (mask,) = (one for one in findings(pair, incident.GUESSED, incident.VERSION) if one.code == "DG207")
+def test_the_wrong_mask_is_an_error_and_the_candidates_come_in_order(findings: Judge) -> None:
+    (mask,) = (one for one in findings("guessed", incident.VERSION) if one.code == "DG207")
     assert mask.severity == "error" and mask.observed["id"] == 151669
     assert 0 < mask.message.index("248070") < mask.message.index("248077")
 
@@ -40,15 +43,15 @@ def test_the_wrong_mask_is_an_error_and_the_candidates_come_in_order(pair: tuple
 @pytest.mark.parametrize(
     ("config", "version", "codes"),
     [
-        (incident.TRUE, incident.RIGHT_VERSION, set()),
-        (incident.TRUE, "0.26.0", set()),
-        (incident.TRUE, incident.VERSION, {"DG402", "DG403"}),
-        (incident.TRUE, "0.25.0", {"DG404"}),
-        (incident.GUESSED, incident.RIGHT_VERSION, {"DG207"}),
+        ("true", incident.RIGHT_VERSION, set()),
+        ("true", "0.26.0", set()),
+        ("true", incident.VERSION, {"DG402", "DG403"}),
+        ("true", "0.25.0", {"DG404"}),
+        ("guessed", incident.RIGHT_VERSION, {"DG207"}),
     ],
 )
-def test_errors(pair: tuple[Path, Path], config: Mapping[str, Any], version: str, codes: set[str]) -> None:
-    found = findings(pair, config, version)
+def test_errors(findings: Judge, config: str, version: str, codes: set[str]) -> None:
+    found = findings(config, version)
     assert {finding.code for finding in found if finding.severity == "error"} == codes
 
 
