@@ -67,7 +67,7 @@ CODES: Dict[str, Code] = {
     ),
     "DG204": Code(
         "A field has the wrong type",
-        "A number in quotes, a bool or null where a number belongs: engines read it differently or do not start.",
+        "A number in quotes, a bool or null where a number belongs: engines read it otherwise or do not start.",
         "Correct the field, in the source or by drafter_overrides.",
     ),
     "DG205": Code(
@@ -185,7 +185,7 @@ CODES: Dict[str, Code] = {
     ),
     "DG227": Code(
         "The drafter's config has no rope theta",
-        "The engine silently takes 10000, which is transformers' default; a wrong one costs nearly all acceptance.",
+        "The engine silently takes transformers' 10000; a wrong theta costs nearly all acceptance.",
         "Set rope_theta to the value of the drafter's revision, usually the target's.",
     ),
     "DG228": Code(
@@ -226,8 +226,8 @@ CODES: Dict[str, Code] = {
     ),
     "DG235": Code(
         "The window keys do not work together",
-        "layer_types, sliding_window and use_sliding_window count together or not at all: without one of them "
-        "the engine refuses the drafter, or runs its windowed layers as full attention.",
+        "layer_types, sliding_window and use_sliding_window count together or not at all: without one of "
+        "them the engine refuses the drafter, or runs its windowed layers as full attention.",
         "Set all three to the values of the drafter's revision.",
     ),
     "DG236": Code(

@@ -62,8 +62,7 @@ class Facts:
     :param environment: the engine's environment variables.
     :param packages: versions of packages beside the engine (``{"flash-attn": "2.8.3"}``).
     :param inferred: what the drafter's headers prove (:func:`drafter_weights.infer`).
-    :param own_tokenizer: of the drafter's directory; None where it has none, or an unreadable one.
-    :param mask_embedding: of the drafter's directory, where it has one.
+    :param own_tokenizer: of the drafter's directory, as ``mask_embedding``.
     :param unreadable: a finding for each file that could not be read.
     :param target_config: the whole config.json, of which ``target`` may be a part.
     """
@@ -96,12 +95,10 @@ class Facts:
 
     @property
     def rows(self) -> Optional[int]:
-        """Rows of the target's embedding."""
         return self.target.integer("vocab_size")
 
     @property
     def layers(self) -> Optional[int]:
-        """The target's decoder layers."""
         return self.target.integer("num_hidden_layers")
 
     @property
@@ -117,13 +114,12 @@ class Facts:
 
     @functools.cached_property
     def tensors(self) -> Mapping[str, Tensor]:
-        """The drafter's, under their usual names; empty where they are not known, or of another kind."""
+        """The drafter's; empty where they are not known, or of another kind of drafter."""
         is_dflash = self.inferred.get("family") in drafter_weights.DFLASH_FAMILIES
         return drafter_weights.plain(self.weights.tensors) if self.weights and is_dflash else {}
 
     @functools.cached_property
     def differences(self) -> drafter_weights.Differences:
-        """Where the tensors are not those of a DFlash drafter for this target."""
         return drafter_weights.compare(self.tensors, {"rows": self.rows} if self.rows else {})
 
     @property
@@ -149,7 +145,6 @@ class Facts:
 
     @property
     def window(self) -> Optional[int]:
-        """``sliding_window`` as the config has it."""
         return self.drafter.integer(self.at("sliding_window"))
 
     @property
@@ -161,7 +156,7 @@ class Facts:
     def layer_windows(self) -> Optional[List[bool]]:
         """Whether each drafter layer has a window, as the engine takes it; None where it is not known.
 
-        Without ``layer_types``, transformers gives one to the layers from ``max_window_layers`` (28) on.
+        Absent ``layer_types`` are windows from ``max_window_layers`` (28) on.
         """
         path = self.at("layer_types")
         kinds = self.drafter.strings(path)

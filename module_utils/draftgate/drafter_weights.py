@@ -116,7 +116,6 @@ def infer(weights: Weights, target_hidden: Optional[int]) -> Dict[str, Any]:
 
 
 def plain(tensors: Mapping[str, Tensor]) -> Dict[str, Tensor]:
-    """The tensors under the names of this module, without those that engines skip."""
     renamed = {}
     for name, tensor in tensors.items():
         for alias, ours in _ALIASES:
@@ -130,8 +129,7 @@ def plain(tensors: Mapping[str, Tensor]) -> Dict[str, Tensor]:
 def family(tensors: Mapping[str, Tensor]) -> str:
     """``dflash``, ``dflash2``, ``speculators`` (with a vocabulary of its own), or another kind in words.
 
-    One tensor may be missing, so two that only DFlash has are looked for: the norm behind ``fc``, and
-    ``fc`` beside layers with a norm of queries.
+    Two marks of DFlash are looked for, because one tensor may be missing.
     """
     if any(map(_ONLY_DFLASH2.search, tensors)):
         return DFLASH2
@@ -145,7 +143,6 @@ def family(tensors: Mapping[str, Tensor]) -> str:
 
 
 def layer_count(tensors: Iterable[str]) -> int:
-    """One more than the highest number of a layer; 0 without layers."""
     found = filter(None, map(_IN_LAYER.match, tensors))
     return 1 + max((int(match.group(1)) for match in found), default=-1)
 
@@ -183,7 +180,6 @@ def compare(tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Differen
 
 
 def quantised(tensors: Mapping[str, Tensor]) -> List[str]:
-    """Names of tensors that hold packed or scaled numbers, or the scales."""
     return [
         name
         for name, tensor in tensors.items()
@@ -192,7 +188,7 @@ def quantised(tensors: Mapping[str, Tensor]) -> List[str]:
 
 
 def odd_dtypes(tensors: Mapping[str, Tensor]) -> Tuple[str, List[str]]:
-    """The dtype of most of the plain floating-point tensors, and the names of those with another."""
+    """The dtype of most plain floating-point tensors, and the names of the others."""
     plain_kinds = ("BF16", "F16", "F32")
     floats = {name: tensor.dtype for name, tensor in tensors.items() if tensor.dtype in plain_kinds}
     if not floats:
@@ -202,7 +198,6 @@ def odd_dtypes(tensors: Mapping[str, Tensor]) -> Tuple[str, List[str]]:
 
 
 def _names(tensors: Iterable[str]) -> Tuple[Mapping[str, Axes], Mapping[str, Axes]]:
-    """The tensors that a drafter of this depth has, and those that it may have."""
     return _names_of(layer_count(tensors), any(name.endswith("_proj.bias") for name in tensors))
 
 
@@ -222,7 +217,6 @@ def _is_packing(name: str) -> bool:
 
 
 def _fits(found: Shape, expected: Shape) -> bool:
-    """Whether the shapes agree on every axis that is known (not 0)."""
     return len(found) == len(expected) and all(want in (0, size) for size, want in zip(found, expected))
 
 

@@ -61,8 +61,7 @@ def is_written(dest: str, drafter_dir: str, effective: Mapping[str, Any]) -> boo
 def write(dest: str, drafter_dir: str, effective: Mapping[str, Any]) -> bool:
     """Make ``dest`` the effective drafter: ``config.json`` and an absolute link to each other file.
 
-    It is built beside ``dest`` and renamed: a kill leaves the old state, the new one or, for the moment
-    between two renames, none, and the next run makes it whole.
+    Built beside ``dest`` and renamed: what a kill leaves, the next run makes whole.
 
     :returns: whether anything changed.
     """

@@ -93,7 +93,7 @@ def _embedding(archive: zipfile.ZipFile) -> MaskEmbedding:
 
 
 def _member(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
-    """One member; its size is checked while it is read, whatever the directory of the zip says."""
+    """Its size is checked while it is read, whatever the zip's directory says."""
     with archive.open(name) as handle:
         data = handle.read(most + 1)
     if len(data) > most:
@@ -102,7 +102,6 @@ def _member(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
 
 
 def _steps(pickle: bytes) -> List[Tuple[str, Any]]:
-    """Opcodes and their arguments, without those that only number what was made."""
     steps = []
     for opcode, argument, _ in pickletools.genops(pickle):
         if not _OPCODES.fullmatch(opcode.name):
@@ -139,5 +138,5 @@ def _mask_token_id(steps: List[Tuple[str, Any]]) -> Optional[int]:
 
 
 def _broken(what: str) -> InputError:
-    step = "Fetch this file again from the drafter's revision; if it is the same there, do not use it."
+    step = "Fetch this file again; if it is the same in the drafter's revision, do not use it."
     return InputError(f"reading the drafter's {FILE_NAME}", what, "", step, code="DG218")

@@ -1,7 +1,6 @@
 """How the drafter attends: block, length, rope, windows. Positions of drafted tokens are 1-based.
 
-Windows are keys that work together or not at all: transformers' Qwen3Config drops ``sliding_window`` unless
-``use_sliding_window`` is true, and takes absent ``layer_types`` for full attention.
+transformers' Qwen3Config drops ``sliding_window`` unless ``use_sliding_window`` is true.
 """
 
 from __future__ import annotations
@@ -121,7 +120,7 @@ _ROPE_SOURCE = "vLLM 0.32.0: get_rope"
 
 
 def _thetas(fields: Fields, at: str = "") -> List[float]:
-    """All rope thetas of a config, in all spellings; models with windows can have one per kind of layer."""
+    """In all spellings; models with windows can have one per kind of layer."""
     parameters = fields.raw(f"{at}rope_parameters")
     nested = parameters if isinstance(parameters, Mapping) else {}
     kinds = [kind for kind, value in nested.items() if isinstance(value, Mapping)]
@@ -162,7 +161,7 @@ def rope_theta_is_there(facts: Facts) -> Iterator[Finding]:
 
 
 def rope_thetas_agree(facts: Facts) -> Iterator[Finding]:
-    """transformers 4 reads ``rope_theta``, transformers 5 ``rope_parameters``: both must say the same."""
+    """transformers 4 reads ``rope_theta``, transformers 5 ``rope_parameters``."""
     path = facts.at("rope_theta")
     top, nested = facts.drafter.number(path), facts.drafter.number(facts.at("rope_parameters.rope_theta"))
     if top is not None and nested is not None and top != nested:
@@ -197,7 +196,6 @@ def rope_theta_is_the_targets(facts: Facts) -> Iterator[Finding]:
 
 
 def one_rope_counts(facts: Facts) -> Iterator[Finding]:
-    """transformers 5 takes ``rope_scaling`` in place of ``rope_parameters`` where both say something."""
     if all(facts.drafter.mapping(facts.at(name)) for name in _DICTS):
         path = facts.at("rope_scaling")
         yield _wrong(
@@ -210,7 +208,6 @@ def one_rope_counts(facts: Facts) -> Iterator[Finding]:
 
 
 def rope_scaling_is_whole(facts: Facts) -> Iterator[Finding]:
-    """Its kind, the numbers that this kind needs, and that they make the length that the config says."""
     for name in _DICTS:
         path = facts.at(name)
         scaling = facts.drafter.mapping(path)
@@ -276,7 +273,7 @@ def rope_scaling_is_the_targets(facts: Facts) -> Iterator[Finding]:
 
 
 def _scaling(fields: Fields, at: str = "") -> Optional[Tuple[str, float]]:
-    """Kind and factor of a scaled rope; None where it is not scaled, or nested per kind of layer."""
+    """Kind and factor; None where it is not scaled, or nested per kind of layer."""
     for name in _DICTS:
         path = f"{at}{name}"
         kind = _kind(fields, path) if fields.mapping(path) else None
@@ -287,7 +284,6 @@ def _scaling(fields: Fields, at: str = "") -> Optional[Tuple[str, float]]:
 
 
 def _kind(fields: Fields, path: str) -> Optional[str]:
-    """The kind under its present name; None where it has a wrong type."""
     said = fields.string(f"{path}.rope_type") or fields.string(f"{path}.type")
     if any(map(fields.is_wrong, (f"{path}.rope_type", f"{path}.type"))):
         return None
@@ -354,7 +350,6 @@ def full_layer_is_the_last(facts: Facts) -> Iterator[Finding]:
 
 
 def windows_have_a_size(facts: Facts) -> Iterator[Finding]:
-    """Windowed layers need ``sliding_window`` and ``use_sliding_window: true``."""
     if (
         SLIDING not in (facts.drafter.strings(facts.at("layer_types")) or [])
         or facts.windows_by_dflash_config
@@ -410,7 +405,6 @@ def window_is_plausible(facts: Facts) -> Iterator[Finding]:
 
 
 def windows_are_used(facts: Facts) -> Iterator[Finding]:
-    """``use_sliding_window: true`` with full layers only: one of the two keys is not as it was."""
     kinds = facts.drafter.strings(facts.at("layer_types"))
     is_on = facts.drafter.boolean(facts.at("use_sliding_window"))
     if not is_on or facts.windows_by_dflash_config or any(facts.layer_windows or [True]):
@@ -431,7 +425,6 @@ def windows_are_used(facts: Facts) -> Iterator[Finding]:
 
 
 def absent_windows(facts: Facts) -> Iterator[Finding]:
-    """What the engine assumes where the config does not say it; weights do not tell windows."""
     kinds, size = facts.at("layer_types"), facts.at("sliding_window")
     windows = facts.layer_windows
     is_on = facts.drafter.boolean(facts.at("use_sliding_window"))

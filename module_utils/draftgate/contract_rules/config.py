@@ -38,6 +38,17 @@ ARCHITECTURES = (
 )
 
 
+def types_are_right(facts: Facts) -> Iterator[Finding]:
+    """Reading a field notes a wrong type (DG204); transformers 5 refuses null for most of them too."""
+    for read, keys in NULL.items():
+        for key in keys:
+            read(facts.drafter, facts.at(key))
+    for read, keys in NOT_NULL.items():
+        for key in set(keys) - set(NULL[Fields.integer]):
+            read(facts.drafter, facts.at(key), null=False)
+    yield from ()
+
+
 def config_is_there(facts: Facts) -> Iterator[Finding]:
     """Bare weights: say which fields the weights prove and which only the drafter's revision knows."""
     if facts.has_config or any(finding.code == "DG202" for finding in facts.unreadable):
@@ -74,17 +85,6 @@ def config_is_its_own(facts: Facts) -> Iterator[Finding]:
             fix="Take config.json from the drafter's revision where you can.",
             source="DFlash config contract",
         )
-
-
-def types_are_right(facts: Facts) -> Iterator[Finding]:
-    """Reading a field notes a wrong type (DG204); transformers 5 refuses null for most of them too."""
-    for read, keys in NULL.items():
-        for key in keys:
-            read(facts.drafter, facts.at(key))
-    for read, keys in NOT_NULL.items():
-        for key in set(keys) - set(NULL[Fields.integer]):
-            read(facts.drafter, facts.at(key), null=False)
-    yield from ()
 
 
 def layer_config_is_there(facts: Facts) -> Iterator[Finding]:

@@ -102,7 +102,6 @@ def layer_ids_ascend(facts: Facts) -> Iterator[Finding]:
 
 
 def layer_ids_fit_fc(facts: Facts) -> Iterator[Finding]:
-    """An ``fc`` of a width that no number of layers makes is no matter of the ids (DG223)."""
     path, ids = facts.layer_ids
     captured, hidden = facts.inferred.get("captured_layers"), facts.target_hidden
     if not ids or not captured or captured == len(ids):

@@ -47,7 +47,6 @@ def mask_is_where_it_is_read(facts: Facts) -> Iterator[Finding]:
 
 
 def mask_means_mask(facts: Facts) -> Iterator[Finding]:
-    """A row of the target's embedding (DG205), without a role (DG206), and no ordinary text (DG207)."""
     path, mask = facts.mask
     if mask is None:
         return
@@ -98,7 +97,6 @@ def _stated(facts: Facts) -> Dict[str, object]:
 
 
 def mask_embedding_fits(facts: Facts) -> Iterator[Finding]:
-    """``mask_embedding.pt`` replaces the mask's row: one row, as wide as the target, of the same id."""
     row = facts.mask_embedding
     what = _misfit(facts, row) if row is not None else None
     if row is not None and what is not None:

@@ -10,7 +10,7 @@ from ..drafter_weights import DFLASH_FAMILIES, SPECULATORS
 from ..findings import Finding
 from .common import COMPARE, FROM_THE_REVISION, assumed, error, is_absent, warning, written
 
-DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32", "half": "F16", "float": "F32"}
+DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 FIVE = 5  # names in a message; all of them are in the finding's fields
 
 
@@ -118,11 +118,10 @@ def _target_dtype(facts: Facts) -> Optional[str]:
 
 
 def quantisation_is_said(facts: Facts) -> Iterator[Finding]:
-    """Packed tensors and the ``quantization_config`` that says how to unpack them belong together."""
     if facts.weights is None or not facts.has_config:
         return
     packed = drafter_weights.quantised(facts.weights.tensors)
-    is_said = any(facts.drafter.raw(key) for key in ("quantization_config", "compression_config"))
+    is_said = bool(facts.drafter.raw("quantization_config"))
     if bool(packed) == is_said:
         return
     yield error(
@@ -221,7 +220,6 @@ def widths_agree(facts: Facts) -> Iterator[Finding]:
 
 
 def heads_can_be_divided(facts: Facts) -> Iterator[Finding]:
-    """Among themselves, and among the GPUs of ``tensor_parallel_size``, as vLLM asserts it."""
     heads, keys = (_taken(facts, key) for key in ("num_attention_heads", "num_key_value_heads"))
     if not heads or not keys or min(heads, keys) < 1:
         return
