@@ -87,11 +87,6 @@ class Tokenizer:
         return 1 + max(max(self.added_tokens, default=-1), max(self.vocab.values(), default=-1))
 
     @functools.cached_property
-    def disagreements(self) -> List[str]:
-        """Where files, or a file and transformers, differ about an added token, in words."""
-        return [*self.conflicts, *_appended_elsewhere(self.vocab, self.added_tokens)]
-
-    @functools.cached_property
     def _pieces(self) -> Dict[int, str]:
         return dict(zip(self.vocab.values(), self.vocab))
 
@@ -103,7 +98,7 @@ class Tokenizer:
 
     def data(self, token_id: int) -> Optional[bytes]:
         """The bytes of text that an id stands for; may be a part of a letter."""
-        piece = self.added.get(token_id, self._pieces.get(token_id))
+        piece = self.piece(token_id)
         return None if piece is None else self.decode(piece)
 
     def text(self, token_id: int) -> Optional[str]:
@@ -265,32 +260,6 @@ def _added_tokens(
             where = tokens[first].files[0]
             conflicts.append(f"{visible(name)} is id {first} in {where} and {number} in {file}")
     return tokens, conflicts
-
-
-def _appended_elsewhere(vocab: Mapping[str, int], tokens: Mapping[int, AddedToken]) -> List[str]:
-    """Tokens that tokenizer.json lacks get the next free id of transformers, whatever id their file says.
-
-    Seen with 5.19. Where the ids of tokenizer.json have gaps nothing is said.
-    """
-    others = [number for number in sorted(tokens) if TOKENIZER_FILE not in tokens[number].files]
-    if not (others and vocab):
-        return []
-    own = {*vocab.values(), *(number for number in tokens if number not in others)}
-    following = len(own)
-    if max(own) != following - 1:
-        return []
-    known = {tokens[number].name for number in own if number in tokens}
-    wrong = []
-    for number in others:
-        name = tokens[number].name
-        if name in known or name in vocab:
-            continue
-        if number != following:
-            file = tokens[number].files[0]
-            says = f"{visible(name)} is id {number} in {file}"
-            wrong.append(f"{says}, and transformers appends it as {following}")
-        following += 1
-    return wrong
 
 
 def _listed(

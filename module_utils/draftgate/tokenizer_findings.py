@@ -6,7 +6,7 @@ from functools import partial
 from typing import Iterator, List
 
 from .findings import INFO, WARNING, Finding
-from .tokenizer import FAST, NONE, ROLES, SENTENCEPIECE, Tokenizer
+from .tokenizer import FAST, NONE, ROLES, SENTENCEPIECE, TOKENIZER_FILE, Tokenizer
 from .tokenizer_text import visible
 
 # What turns another kind into a tokenizer.json; transformers does it in an engine's environment.
@@ -94,7 +94,7 @@ def _unlisted(tokenizer: Tokenizer, field: str) -> Iterator[Finding]:
 
 
 def _disagreements(tokenizer: Tokenizer, field: str) -> Iterator[Finding]:
-    said = list(tokenizer.disagreements)
+    said = [*tokenizer.conflicts, *appended_elsewhere(tokenizer)]
     if said:
         more = f" (and {len(said) - 1} more)" if len(said) > 1 else ""
         yield Finding(
@@ -106,3 +106,30 @@ def _disagreements(tokenizer: Tokenizer, field: str) -> Iterator[Finding]:
             message=f"The tokenizer's files disagree: {said[0]}{more}.",
             fix="Take all of the tokenizer's files from one revision.",
         )
+
+
+def appended_elsewhere(tokenizer: Tokenizer) -> List[str]:
+    """Tokens that tokenizer.json lacks get the next free id of transformers, whatever id their file says.
+
+    Seen with 5.19. Where the ids of tokenizer.json have gaps nothing is said.
+    """
+    vocab, tokens = tokenizer.vocab, tokenizer.added_tokens
+    others = [number for number in sorted(tokens) if TOKENIZER_FILE not in tokens[number].files]
+    if not (others and vocab):
+        return []
+    own = {*vocab.values(), *(number for number, token in tokens.items() if TOKENIZER_FILE in token.files)}
+    following = len(own)
+    if max(own) != following - 1:
+        return []
+    known = {tokens[number].name for number in own if number in tokens}
+    wrong = []
+    for number in others:
+        name = tokens[number].name
+        if name in known or name in vocab:
+            continue
+        if number != following:
+            file = tokens[number].files[0]
+            says = f"{visible(name)} is id {number} in {file}"
+            wrong.append(f"{says}, and transformers appends it as {following}")
+        following += 1
+    return wrong
