@@ -67,7 +67,7 @@ CODES: Dict[str, Code] = {
     ),
     "DG204": Code(
         "A field has the wrong type",
-        "A number in quotes, a bool or null where a number belongs: engines read it otherwise or do not start.",
+        "A number in quotes, a bool or null where a number belongs: engines read it otherwise or not at all.",
         "Correct the field, in the source or by drafter_overrides.",
     ),
     "DG205": Code(
@@ -294,19 +294,19 @@ CODES: Dict[str, Code] = {
     ),
     "DG304": Code(
         "The target's tokenizer is SentencePiece alone",
-        "Its pieces are in a file that only sentencepiece reads, so an ordinary piece as the mask is not seen.",
+        "Its pieces are in a file that only sentencepiece reads: an ordinary piece as the mask is not seen.",
         "Nothing, or write a tokenizer.json: AutoTokenizer.from_pretrained(…).save_pretrained(…) with "
         "transformers, sentencepiece and protobuf.",
     ),
     "DG305": Code(
         "The target's tokenizer is tiktoken or code alone",
-        "Its pieces are in ranks or in Python that is not run here, so an ordinary piece as the mask is not seen.",
+        "Its pieces are in ranks, or in Python that is not run: an ordinary piece as the mask is not seen.",
         "Nothing, or write a tokenizer.json where transformers can convert it; that needs tiktoken.",
     ),
     "DG306": Code(
         "The tokenizer is longer than the target's embedding",
-        "An id that the target has no row for: text with it reads out of bounds, and a config.json of another "
-        "target looks like this.",
+        "An id without a row of the target: text with it reads out of bounds. A config.json of another target "
+        "looks like this.",
         "Take config.json and the tokenizer's files from one revision of one target.",
     ),
     "DG307": Code(
