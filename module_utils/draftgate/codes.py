@@ -305,7 +305,7 @@ CODES: Dict[str, Code] = {
     ),
     "DG306": Code(
         "The tokenizer is longer than the target's embedding",
-        "An id without a row of the target: text with it reads out of bounds. A config.json of another target "
+        "An id without a row of the target reads out of bounds. A config.json of another target "
         "looks like this.",
         "Take config.json and the tokenizer's files from one revision of one target.",
     ),
