@@ -37,7 +37,7 @@ SIZES = (
     "intermediate_size",
 )
 # What transformers' Qwen3Config, which DFlash drafters use, takes for an absent field (4.57, 5.0 and 5.19).
-# vLLM has a rope theta of 1000000 of its own, and this one comes before it (seen on 0.32.0).
+# vLLM's own rope theta, 1000000, comes after it, and counts for speculators files alone (seen on 0.32.0).
 QWEN3_DEFAULTS: Dict[str, Any] = {
     **dict(zip(SIZES, (32, 4096, 128, 32, 32, 22016))),
     "vocab_size": 151936,
@@ -176,6 +176,8 @@ class Facts:
 
     def default(self, key: str) -> Any:
         """What the engine takes where the drafter's config does not say ``key``; None: not known."""
+        if self.is_speculators:
+            return 1000000 if key == "rope_theta" else None
         if self.drafter.raw(self.at("model_type")) not in (None, "qwen3"):
             return None
         if key == "num_key_value_heads" and self.drafter.has(self.at(key)):  # null: as many as heads

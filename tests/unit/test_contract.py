@@ -315,7 +315,7 @@ def test_the_incident_is_stopped_before_anything_starts(tmp_path: Path) -> None:
     }
     said = " ".join(finding.message for finding in findings)
     for part in (
-        "rope_theta is absent: the engine takes 10000 (transformers' default); the target uses 10000000",
+        "rope_theta is absent: the engine takes 10000 by default; the target uses 10000000",
         "num_attention_heads is absent: the engine takes 32, as its weights have",
         "num_key_value_heads is absent, so the engine takes 32; its weights have 8",
         "intermediate_size is absent, so the engine takes 22016; its weights have 17408",
@@ -359,6 +359,12 @@ def test_the_speculators_format_counts_layers_from_one() -> None:
     assert finding.field == "drafter.transformer_layer_config.num_attention_heads"
     assert codes(judged(overrides={**speculators, "transformer_layer_config": None}))[0] == "DG204"
     assert codes(judged(overrides={**speculators, "draft_vocab_size": 100})) == ["DG226"]
+    # No Qwen3Config reads it: an absent theta is vLLM's own, and other absent fields are not known.
+    for key, expected in (("rope_parameters", ["DG227"]), ("num_key_value_heads", []), ("model_type", [])):
+        layer = {other: value for other, value in own.items() if other not in (key, "dflash_config")}
+        found = judged(overrides={**speculators, "transformer_layer_config": layer})
+        assert codes(found) == expected
+        assert all("takes 1000000 by default; the target uses 10000" in each.message for each in found[:1])
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,7 @@ def rope_theta_is_there(facts: Facts) -> Iterator[Finding]:
         field=f"drafter.{path}",
         observed=None,
         expected=targets[0] if targets else "the value of the drafter's revision",
-        message=f"{path} is absent: the engine takes {written(taken)} (transformers' default){target}.",
+        message=f"{path} is absent: the engine takes {written(taken)} by default{target}.",
         fix=f"Set rope_theta{usual}.{hint(facts, 'rope_theta')}",
         source="transformers Qwen3Config",
     )
@@ -376,7 +376,8 @@ def windows_have_a_size(facts: Facts) -> Iterator[Finding]:
 def _key_without_size(facts: Facts) -> Optional[str]:
     """The key that leaves the windows without a size; of three that work together, the odd one out."""
     switch, size = facts.at("use_sliding_window"), facts.at("sliding_window")
-    if facts.drafter.is_wrong(switch) or facts.drafter.is_wrong(size):
+    is_known = facts.default("sliding_window") is not None
+    if not is_known or facts.drafter.is_wrong(switch) or facts.drafter.is_wrong(size):
         return None
     if facts.drafter.boolean(switch) is True:
         return "sliding_window" if facts.drafter.has(size) and facts.window is None else None

@@ -123,7 +123,7 @@ def model_type(facts: Facts) -> Iterator[Finding]:
     """It decides which config class reads all other fields, and so what an absent one becomes."""
     path = facts.at("model_type")
     said = facts.drafter.string(path)
-    if said == "qwen3" or not facts.has_config or facts.drafter.is_wrong(path):
+    if said == "qwen3" or not facts.has_config or facts.is_speculators or facts.drafter.is_wrong(path):
         return
     finding = error if said is None else warning
     what = f"is {said!r}; published DFlash drafters have qwen3, whose keys and defaults are others"
