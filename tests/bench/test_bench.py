@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -34,7 +33,9 @@ import json, sys
 from draftgate.contract import judge
 engine = {"name": "vllm", "version": "0.32.0"}
 verdict = judge(sys.argv[1], sys.argv[2], engine=engine, num_speculative_tokens=15)
-json.dump([finding.code for finding in verdict.findings], sys.stdout)
+# Not getrusage: its maximum has what the parent had when it forked.
+(peak,) = [line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM:")]
+json.dump([[finding.code for finding in verdict.findings], int(peak)], sys.stdout)
 """
 
 
@@ -50,13 +51,17 @@ def test_contract_27b(tmp_path: Path, figure: Figure) -> None:
     argv = [sys.executable, "-c", JUDGE, str(drafter), str(target)]
     environment = {"PYTHONPATH": str(REPO / "module_utils")}
 
+    peaks: list[int] = []
+
     def judge() -> None:
         done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
-        assert json.loads(done.stdout) == []
+        codes, kib = json.loads(done.stdout)
+        assert codes == []
+        peaks.append(kib)
 
     judge()
     figure("contract_27b_seconds", statistics.median(seconds(judge) for _ in range(5)))
-    figure("contract_27b_rss_mib", resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024)
+    figure("contract_27b_rss_mib", max(peaks) / 1024)
 
 
 LOAD = "import sys, transformers; transformers.AutoTokenizer.from_pretrained(sys.argv[1])"
