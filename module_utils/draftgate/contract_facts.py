@@ -19,6 +19,7 @@ from .tokenizer import Tokenizer, read_tokenizer
 from .untrusted import read_json
 
 T = TypeVar("T")
+MOST_LAYERS = 10_000  # a config and a header may claim any number; nothing is made of more than this
 MASK = "dflash_config.mask_token_id"
 TOP_LEVEL_MASK = "mask_token_id"
 # Where vLLM 0.32 looks for the mask, in its order (spec_decode/utils.py).
@@ -164,7 +165,9 @@ class Facts:
             return [kind == SLIDING for kind in kinds]
         layers = self.drafter.integer(self.at("num_hidden_layers")) or self.inferred.get("num_hidden_layers")
         first = self.drafter.integer(self.at("max_window_layers")) or self.default("max_window_layers")
-        if not layers or not first or self.drafter.is_wrong(path) or self.windows_by_dflash_config:
+        if self.drafter.is_wrong(path) or self.windows_by_dflash_config:
+            return None
+        if not layers or layers > MOST_LAYERS or not first:
             return None
         is_on = self.drafter.boolean(self.at("use_sliding_window")) and self.window is not None
         return [bool(is_on) and number >= first for number in range(layers)]

@@ -9,13 +9,15 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[2]
-NAMES = ("config", "header", "tokenizer")
+_BROKEN = ("crash", "oom", "timeout")  # what libFuzzer calls its files
+NAMES = ("config", "header", "mask", "tokenizer")
 
 
 def main() -> int:
@@ -35,15 +37,25 @@ def main() -> int:
             errors="replace",
             check=False,
         )
+        broke = [path for kind in _BROKEN for path in Path(work).glob(f"{kind}-*")]
+        kept = [_keep(arguments.reader, path) for path in broke]
     counts = dict(re.findall(r"^stat::(\w+): +(\d+)$", done.stdout, re.MULTILINE))
     if done.returncode or not counts:
-        sys.stdout.write(done.stdout)
+        sys.stdout.write("".join([done.stdout, *kept]))
     runs, ways = counts.get("number_of_executed_units", 0), counts.get("new_units_added", 0)
     sys.stdout.write(
         f"{arguments.reader}: {runs} executions in {arguments.seconds} s, {ways} ways through the code, "
         f"{counts.get('peak_rss_mb', 0)} MiB at most\n"
     )
     return done.returncode or (0 if counts else 1)
+
+
+def _keep(reader: str, path: Path) -> str:
+    """Put what broke a reader where the unit tests find it."""
+    kept = REPO / "tests" / "fuzz" / "known" / reader / path.name[:16]
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(path, kept)
+    return f"{reader} broke on {path.read_bytes()!r}\nIt is kept as {kept}.\n"
 
 
 if __name__ == "__main__":

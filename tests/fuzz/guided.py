@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import resource
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import atheris  # type: ignore[import-untyped]
 
 with atheris.instrument_imports(include=["draftgate"]):
-    from tests.fuzz.readers import KNOWN, READERS, known, mutated
+    from tests.fuzz.readers import READERS, known, mutated
 
 MEMORY = 1 << 30
 # What the readers compare with; libFuzzer cannot see into Python's JSON parser.
@@ -25,23 +24,16 @@ _WORDS = (
 def main(name: str, seconds: str, work: str) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
 
-    def feed(file: bytes) -> None:
-        try:
-            READERS[name].feed(file)
-        except BaseException:
-            _keep(name, file)
-            raise
-
     def mutate(file: bytes, longest: int, seed: int) -> bytes:
-        if seed % 4:
-            changed = mutated(name, file, seed)
-            return changed if len(changed) <= longest else file
+        changed = mutated(name, file, seed) if seed % 4 else file
+        if changed != file and len(changed) <= longest:
+            return changed
         return bytes(atheris.Mutate(file, longest))
 
     seeds, words = _prepare(Path(work), name)
     options = [f"-max_total_time={seconds}", "-max_len=32768", "-timeout=10", "-print_final_stats=1"]
     options += [f"-artifact_prefix={work}/", f"-dict={words}", "-verbosity=0", str(seeds)]
-    atheris.Setup([sys.argv[0], *options], feed, custom_mutator=mutate)
+    atheris.Setup([sys.argv[0], *options], READERS[name].feed, custom_mutator=mutate)
     atheris.Fuzz()
 
 
@@ -54,13 +46,6 @@ def _prepare(work: Path, name: str) -> tuple[Path, Path]:
     escaped = (word.replace('"', '\\"') for word in _WORDS)
     words.write_text("".join(f'"{word}"\n' for word in escaped), "utf-8")
     return seeds, words
-
-
-def _keep(name: str, file: bytes) -> None:
-    path = KNOWN / name / hashlib.sha256(file).hexdigest()[:12]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(file)
-    sys.stderr.write(f"{name} broke on {file!r}\nIt is kept as {path}.\n")
 
 
 if __name__ == "__main__":

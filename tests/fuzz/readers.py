@@ -9,6 +9,7 @@ import functools
 import json
 import random
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from draftgate.config_fields import Fields, text_config
 from draftgate.contract_facts import Facts
 from draftgate.contract_rules import RULES
 from draftgate.errors import InputError
+from draftgate.mask_embedding import read_mask_embedding
 from draftgate.safetensors import Weights, read_header, read_weights
 from draftgate.tokenizer import read_tokenizer
 
@@ -115,6 +117,26 @@ def feed_tokenizer(file: bytes) -> None:
     json.dumps(told, ensure_ascii=False).encode("utf-8")
 
 
+def feed_mask(pickle: bytes) -> None:
+    """The pickle of a mask_embedding.pt, in a zip whose checksums are right."""
+    with zipfile.ZipFile(_scratch() / "mask_embedding.pt", "w") as archive:
+        archive.writestr("mask/data.pkl", pickle)
+        archive.writestr("mask/data/0", bytes(32))
+    with contextlib.suppress(InputError):
+        row = read_mask_embedding(str(_scratch()))
+        assert row is not None and row.elements * 2 <= 32
+
+
+def _pickles() -> list[bytes]:
+    """As torch.save writes a tensor of eight numbers, alone and in a dict with its id."""
+    tensor = (
+        b"ctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\nFloatStorage\n"
+        b"X\1\0\0\x000X\3\0\0\0cpuK\x08tQK\0K\x08\x85K\1\x85\x89ccollections\nOrderedDict\n)RtR"
+    )
+    name, key = b"X\x09\0\0\0embedding", b"X\x0d\0\0\0mask_token_id"
+    return [b"\x80\2" + tensor + b".", b"\x80\2}(" + name + tensor + key + b"M\0\2u."]
+
+
 def _safetensors(header: bytes, size: int) -> bytes:
     return len(header).to_bytes(_LENGTH, "little") + header + bytes(size)
 
@@ -151,6 +173,7 @@ def _tokenizers() -> list[bytes]:
 READERS = {
     "header": Reader(feed_header, _headers),
     "config": Reader(feed_config, _configs),
+    "mask": Reader(feed_mask, _pickles),
     "tokenizer": Reader(feed_tokenizer, _tokenizers),
 }
 
@@ -163,10 +186,10 @@ def known(name: str) -> list[Path]:
 def mutated(name: str, file: bytes, seed: int) -> bytes:
     """The same file with some values of its JSON changed, and its frame made right again.
 
-    A mutation of bytes alone hardly ever leaves JSON behind.
+    A mutation of bytes alone hardly ever leaves JSON behind. A file that is none stays what it is.
     """
     chance = random.Random(seed)
-    begin = {"header": _LENGTH, "config": 0, "tokenizer": 1}[name]
+    begin = {"header": _LENGTH, "tokenizer": 1}.get(name, 0)
     try:
         value, rest = json.JSONDecoder().raw_decode(file[begin:].decode("utf-8", "surrogateescape"))
         for _ in range(chance.choice((1, 1, 2, 3))):

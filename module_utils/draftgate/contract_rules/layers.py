@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from typing import Iterator, List, Optional
 
-from ..contract_facts import Facts
+from ..contract_facts import MOST_LAYERS, Facts
 from ..findings import Finding
 from .common import COMPARE, FROM_THE_REVISION, error, warning
 from .record import alike, hint
 
 
 def spaced_layer_ids(layers: int, count: int) -> Optional[List[int]]:
-    """The usual choice, ``round(1 + i·(L−4)/(n−1))``: a hint, never proof. None below two ids."""
-    if count < 2 or layers < 5:
+    """The usual choice, ``round(1 + i·(L−4)/(n−1))``: a hint, never proof. None below two ids.
+
+    A header may claim any number of them; more than layers is no choice.
+    """
+    if not 2 <= count <= min(layers, MOST_LAYERS) or layers < 5:
         return None
     return [round(1 + index * (layers - 4) / (count - 1)) for index in range(count)]
 
