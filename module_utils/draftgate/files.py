@@ -7,7 +7,7 @@ import fcntl
 import json
 import os
 import tempfile
-from typing import Any, Dict, Iterator
+from typing import Any, Callable, Dict, Iterator
 
 from .errors import InputError
 
@@ -73,27 +73,31 @@ def write_json(path: str, value: Any, mode: int = 0o644) -> None:
     write_atomic(path, (text + "\n").encode("utf-8"), mode)
 
 
-def read_json(path: str, doing: str) -> Dict[str, Any]:
+def _load(path: str) -> Any:
+    with open(path, "rb") as handle:
+        return json.loads(handle.read().decode("utf-8"))
+
+
+def read_json(path: str, doing: str, load: Callable[[str], Any] = _load) -> Dict[str, Any]:
     """A JSON object from ``path``.
 
     :param doing: the phrase for the error ("reading the target's config.json").
+    :param load: from the path to the value; its OSError and ValueError are what went wrong.
     :raises InputError: missing, a directory, not UTF-8, not JSON, or not an object.
     """
+    expected = "a JSON object"
     try:
-        with open(path, "rb") as handle:
-            raw = handle.read()
+        value = load(path)
     except OSError as exc:
-        raise InputError(doing, f"{path!r} cannot be read: {exc.strerror}", "a readable file") from exc
-    try:
-        value = json.loads(raw.decode("utf-8"))
+        observed, expected = f"cannot be read: {exc.strerror}", "a readable file"
+        raise InputError(doing, f"{path!r} {observed}", expected) from exc
     except UnicodeDecodeError as exc:
-        raise InputError(
-            doing, f"{path!r} is not UTF-8 (byte {exc.start})", "a JSON object in UTF-8"
-        ) from exc
-    except (ValueError, RecursionError) as exc:
-        raise InputError(doing, f"{path!r} is not JSON: {exc}", "a JSON object") from exc
+        observed = f"is not UTF-8 (byte {exc.start})"
+        raise InputError(doing, f"{path!r} {observed}", f"{expected} in UTF-8") from exc
+    except ValueError as exc:
+        raise InputError(doing, f"{path!r} is not JSON: {exc}", expected) from exc
     if not isinstance(value, dict):
-        raise InputError(doing, f"{path!r} holds a JSON {type(value).__name__}", "a JSON object")
+        raise InputError(doing, f"{path!r} holds a JSON {type(value).__name__}", expected)
     return value
 
 

@@ -12,6 +12,7 @@ from .files import read_json
 from .findings import ERROR
 from .mask_candidates import NO_NAME, NOT_A_CHOICE, judge, rank, says_mask
 from .tokenizer import TOKENIZER_FILE, Tokenizer, read_tokenizer
+from .tokenizer_agreement import judge_agreement
 from .tokenizer_findings import judge_files
 from .tokenizer_text import visible
 
@@ -48,7 +49,7 @@ def probe(
     directory = _directory(path)
     target = _config(directory, config)
     tokenizer = read_tokenizer(directory, target)
-    findings = judge_files(tokenizer, "tokenizer")
+    findings = [*judge_files(tokenizer, "tokenizer"), *judge_agreement(tokenizer, "tokenizer")]
     if mask_token_id is not None:
         findings += judge(tokenizer, mask_token_id, "mask_token_id", shape=shape_of(target))
     return {

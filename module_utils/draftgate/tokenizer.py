@@ -16,10 +16,9 @@ from typing import Any, Collection, Dict, Iterable, Iterator, List, Mapping, Opt
 
 from .config_fields import is_integer, text_config
 from .errors import InputError
-from .tokenizer_json import TEMPLATE_BYTES, broken, read_bytes, read_object
-from .tokenizer_parts import LateVocabulary
+from .tokenizer_json import LateVocabulary, broken, read_object
 from .tokenizer_text import PieceDecoder, readable, visible
-from .untrusted import open_file, shown
+from .untrusted import open_file, read_bytes, shown
 
 ROLES = {"eos": "the end of text", "pad": "padding", "bos": "the beginning of text"}
 TOKENIZER_FILE, CONFIG_FILE = "tokenizer.json", "tokenizer_config.json"
@@ -29,6 +28,7 @@ FAST, SENTENCEPIECE, TIKTOKEN, NONE = "fast", "sentencepiece", "tiktoken", "none
 MAX_ID = 2**32 - 1  # ids are u32 in the tokenizers library
 _SENTENCEPIECE_FILES = ("tokenizer.model", "spiece.model", "sentencepiece*.model", "*.spm")
 _TIKTOKEN_FILES = ("*.tiktoken", "tiktoken.model", "tokenizer.model", "tokenization_*.py")
+_TEMPLATE_BYTES = 4 << 20
 _AN_ID = f"an id from 0 to {MAX_ID}"
 _DIGITS = re.compile("[0-9]{1,10}")
 _TIKTOKEN_LINE = re.compile(rb"[A-Za-z0-9+/]+=* \d+\s")  # Llama 3's own tokenizer.model is such a file
@@ -221,16 +221,7 @@ def _vocab(model: Mapping[str, Any]) -> Mapping[str, int]:
     if vocab and not (set(map(type, vocab.values())) == {int} and _are_ids(vocab.values())):
         piece, number = next(item for item in vocab.items() if not _is_id(item[1]))
         raise _wrong(TOKENIZER_FILE, f"the id of {piece!r}", _shown(number), _AN_ID)
-    _refuse_half_letters(TOKENIZER_FILE, vocab or ())
     return vocab or {}
-
-
-def _refuse_half_letters(name: str, texts: Iterable[str]) -> None:
-    """Half of a surrogate pair, which JSON can escape, can be neither printed nor written."""
-    try:
-        "".join(texts).encode("utf-8")
-    except UnicodeEncodeError:
-        raise _wrong(name, "a piece", "half of a surrogate pair", "text") from None
 
 
 def _unigram_piece(number: int, entry: Any) -> str:
@@ -285,7 +276,6 @@ def _tokens(file: str, entries: Iterable[Tuple[Any, Any]]) -> Iterator[Tuple[str
             raise _wrong(file, "the id of an added token", _shown(number), _AN_ID)
         if not isinstance(content, str):
             raise _wrong(file, f"added token {number}", _kind_of(content), "text")
-        _refuse_half_letters(file, [content])
         if content:  # an empty one is ignored, as the tokenizers library does
             yield file, number, content, isinstance(entry, Mapping) and entry.get("special") is True
 
@@ -329,17 +319,18 @@ def _template(directory: str, slow: Mapping[str, Any]) -> str:
     ]
     texts = [value for value in values if isinstance(value, str)]
     for name in _named(directory, ("*.jinja", "additional_chat_templates/*.jinja")):
-        path = os.path.join(directory, name)
-        texts.append(
-            read_bytes(path, f"reading the target's {name}", TEMPLATE_BYTES).decode("utf-8", "replace")
-        )
+        try:
+            raw = read_bytes(os.path.join(directory, name), _TEMPLATE_BYTES)
+        except OSError as exc:
+            raise _wrong(name, "it", f"not readable: {exc.strerror}", "a readable file") from exc
+        texts.append(raw.decode("utf-8", "replace"))
     return "\n".join(texts)
 
 
 def _token_name(token: Any) -> Optional[str]:
     """A token is written as its text, or as an object with ``content``; None for what is neither."""
     name = token.get("content") if isinstance(token, Mapping) else token
-    return name.encode("utf-8", "replace").decode() if isinstance(name, str) and name else None
+    return name if isinstance(name, str) and name else None
 
 
 def _ids(value: Any) -> List[int]:

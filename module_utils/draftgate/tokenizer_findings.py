@@ -6,7 +6,8 @@ from functools import partial
 from typing import Iterator, List
 
 from .findings import INFO, WARNING, Finding
-from .tokenizer import FAST, NONE, ROLES, SENTENCEPIECE, TOKENIZER_FILE, Tokenizer
+from .tokenizer import FAST, NONE, ROLES, SENTENCEPIECE, Tokenizer
+from .tokenizer_json import LateVocabulary
 from .tokenizer_text import visible
 
 # What turns another kind into a tokenizer.json; transformers does it in an engine's environment.
@@ -14,7 +15,7 @@ CONVERT = "AutoTokenizer.from_pretrained(…).save_pretrained(…) of transforme
 
 
 def judge_files(tokenizer: Tokenizer, field: str = "target.tokenizer") -> List[Finding]:
-    """DG302, DG304, DG305 kinds that are not read; DG306 to DG309 what does not fit together.
+    """DG302, DG304, DG305 kinds that are not read; DG306, DG307 what does not fit together.
 
     :param field: what the files belong to.
     """
@@ -22,7 +23,6 @@ def judge_files(tokenizer: Tokenizer, field: str = "target.tokenizer") -> List[F
         *_kind(tokenizer, field),
         *_rows(tokenizer, field),
         *_unlisted(tokenizer, field),
-        *_disagreements(tokenizer, field),
     ]
 
 
@@ -53,18 +53,9 @@ def _kind(tokenizer: Tokenizer, field: str) -> Iterator[Finding]:
 
 
 def _rows(tokenizer: Tokenizer, field: str) -> Iterator[Finding]:
-    rows, length = tokenizer.rows, tokenizer.length
-    if rows is None:
-        yield Finding(
-            code="DG309",
-            severity=INFO,
-            field=f"{field}.vocab_size",
-            observed=None,
-            expected="vocab_size in config.json",
-            message="How many rows the target's embedding has is not known: no id is judged by its range.",
-            fix="Name the target's config.json.",
-        )
-    elif length > rows:
+    rows = tokenizer.rows
+    if rows is not None and _at_most(tokenizer) > rows and tokenizer.length > rows:
+        length = tokenizer.length
         beyond = f"{rows}" if length == rows + 1 else f"{rows} to {length - 1}"
         yield Finding(
             code="DG306",
@@ -76,6 +67,13 @@ def _rows(tokenizer: Tokenizer, field: str) -> Iterator[Finding]:
             f"for {beyond} ({tokenizer.describe(length - 1)}).",
             fix="Take config.json and the tokenizer's files from one revision of one target.",
         )
+
+
+def _at_most(tokenizer: Tokenizer) -> int:
+    """Not less than the length where ids have no gaps, without parsing a vocabulary for it."""
+    vocab = tokenizer.vocab
+    pieces = vocab.at_most if isinstance(vocab, LateVocabulary) else max(vocab.values(), default=-1) + 1
+    return max(pieces, max(tokenizer.added_tokens, default=-1) + 1)
 
 
 def _unlisted(tokenizer: Tokenizer, field: str) -> Iterator[Finding]:
@@ -91,45 +89,3 @@ def _unlisted(tokenizer: Tokenizer, field: str) -> Iterator[Finding]:
             fix="Take all of the tokenizer's files from one revision; added_tokens_decoder may be missing.",
             source="transformers tokenization_utils_tokenizers.py",
         )
-
-
-def _disagreements(tokenizer: Tokenizer, field: str) -> Iterator[Finding]:
-    said = [*tokenizer.conflicts, *appended_elsewhere(tokenizer)]
-    if said:
-        more = f" (and {len(said) - 1} more)" if len(said) > 1 else ""
-        yield Finding(
-            code="DG308",
-            severity=WARNING,
-            field=f"{field}.added_tokens",
-            observed=said,
-            expected="one token for an id, one id for a token",
-            message=f"The tokenizer's files disagree: {said[0]}{more}.",
-            fix="Take all of the tokenizer's files from one revision.",
-        )
-
-
-def appended_elsewhere(tokenizer: Tokenizer) -> List[str]:
-    """Tokens that tokenizer.json lacks get the next free id of transformers, whatever id their file says.
-
-    Seen with 5.19. Where the ids of tokenizer.json have gaps nothing is said.
-    """
-    vocab, tokens = tokenizer.vocab, tokenizer.added_tokens
-    others = [number for number in sorted(tokens) if TOKENIZER_FILE not in tokens[number].files]
-    if not (others and vocab):
-        return []
-    own = {*vocab.values(), *(number for number, token in tokens.items() if TOKENIZER_FILE in token.files)}
-    following = len(own)
-    if max(own) != following - 1:
-        return []
-    known = {tokens[number].name for number in own if number in tokens}
-    wrong = []
-    for number in others:
-        name = tokens[number].name
-        if name in known or name in vocab:
-            continue
-        if number != following:
-            file = tokens[number].files[0]
-            says = f"{visible(name)} is id {number} in {file}"
-            wrong.append(f"{says}, and transformers appends it as {following}")
-        following += 1
-    return wrong

@@ -1,23 +1,39 @@
-"""A tokenizer's JSON files, read within bounds: any strange content is one :class:`InputError` (DG301)."""
+"""A tokenizer's JSON files, read within bounds: any strange content is one :class:`InputError` (DG301).
+
+The two long parts of a tokenizer.json are recognised as bytes: merges, which no question about ids needs, and
+the vocabulary, which a right pair does not need either. As Python objects the merges of Qwen3.6 take 50 MiB,
+its vocabulary 30 MiB and 0.3 s. What is skipped is checked to be JSON, at 10 ns a byte.
+"""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
-import sys
-from typing import Any, Dict
+import re
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    ItemsView,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Pattern,
+    Tuple,
+    Union,
+    ValuesView,
+)
 
+from . import files
 from .errors import InputError
-from .tokenizer_parts import without_long_parts
-from .untrusted import Limits, open_file
+from .untrusted import Limits, parse_json, read_bytes
 
 CODE = "DG301"
 # Twice the largest known ones: 33 MB and 480 000 values beside the merges (Gemma 3).
 TOKENIZER = Limits(64 << 20, 1_000_000)
-TEMPLATE_BYTES = 4 << 20
-# Where Python does not refuse long integers by itself (CVE-2020-10735) they take quadratic time.
-_INT_IS_BOUNDED = hasattr(sys, "set_int_max_str_digits")
-_LONGEST_INTEGER = 4300
 FETCH_AGAIN = "Fetch this file again; the engine cannot read it either."
 
 
@@ -27,23 +43,21 @@ def read_object(path: str, doing: str) -> Dict[str, Any]:
     :param doing: the phrase for the error ("reading the target's tokenizer.json").
     :raises InputError: unreadable, too large, empty, not UTF-8, not JSON, or not an object.
     """
-    # The name of the whole file's bytes goes to what is left of them, so that they are not held.
-    raw = read_bytes(path, doing, TOKENIZER.bytes)
-    if not raw:
-        raise broken(doing, f"{path!r} is empty", "a JSON object")
-    raw, vocabularies = without_long_parts(raw, TOKENIZER.values)
+    vocabularies: Dict[str, LateVocabulary] = {}
+
+    def load(path: str) -> Any:
+        # The name of the whole file's bytes goes to what is left of them, so that they are not held.
+        raw = read_bytes(path, TOKENIZER.bytes)
+        if not raw:
+            raise ValueError("it is empty")
+        raw, late = without_long_parts(raw, TOKENIZER.values)
+        vocabularies.update(late)
+        return _parse(raw)
+
     try:
-        value = _parse(raw)
-    except UnicodeDecodeError as exc:  # where it is cannot be counted any more, so it is shown
-        near = repr(raw[max(0, exc.start - 20) : exc.end + 20])
-        raise broken(doing, f"{path!r} is not UTF-8 near {near}", "a JSON object in UTF-8") from exc
-    except json.JSONDecodeError as exc:
-        near = repr(exc.doc[max(0, exc.pos - 20) : exc.pos + 20])
-        raise broken(doing, f"{path!r} is not JSON: {exc.msg} near {near}", "a JSON object") from exc
-    except ValueError as exc:
-        raise broken(doing, f"{path!r} is not JSON: {exc}", "a JSON object") from exc
-    if not isinstance(value, dict):
-        raise broken(doing, f"{path!r} holds a JSON {type(value).__name__}", "a JSON object")
+        value = files.read_json(path, doing, load)
+    except InputError as exc:
+        raise broken(doing, exc.observed, exc.expected) from exc
     model = value.get("model")
     if isinstance(model, dict) and isinstance(model.get("vocab"), str):
         model["vocab"] = vocabularies.get(model["vocab"], model["vocab"])
@@ -51,42 +65,149 @@ def read_object(path: str, doing: str) -> Dict[str, Any]:
 
 
 def _parse(raw: bytes) -> Any:
-    """As :func:`untrusted.parse_json`, whose walks over a large vocabulary would cost 0.1 s and 30 MiB.
-
-    So its users look at what they take, and do not recurse. Integers may be long: ``model_max_length`` of
-    many a tokenizer_config.json has 31 digits.
-    """
-    found = sum(map(raw.count, (b",", b"[", b"{")))
-    if found > TOKENIZER.values:
-        raise ValueError(f"it has about {found} values, more than {TOKENIZER.values}")
+    """Where it is wrong cannot be counted any more, after long parts are cut out: it is shown."""
     try:
-        return json.loads(raw.decode("utf-8"), parse_int=None if _INT_IS_BOUNDED else _integer)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-
-
-def _integer(digits: str) -> int:
-    if len(digits) > _LONGEST_INTEGER:
-        raise ValueError(f"an integer of {len(digits)} digits")
-    return int(digits)
-
-
-def read_bytes(path: str, doing: str, limit: int) -> bytes:
-    """All of a regular file of at most ``limit`` bytes.
-
-    :raises InputError: it is not that.
-    """
-    try:
-        with open_file(path) as handle:
-            # No more is asked for than is there: the buffer has the size that is asked for.
-            raw = handle.read(min(os.fstat(handle.fileno()).st_size, limit) + 1)
-    except OSError as exc:
-        raise broken(doing, f"{path!r} cannot be read: {exc.strerror}", "a readable file") from exc
-    if len(raw) > limit:
-        raise broken(doing, f"{path!r} is too large", f"at most {limit} bytes")
-    return raw
+        return parse_json(raw, TOKENIZER.values)
+    except UnicodeDecodeError as exc:
+        around = raw[max(0, exc.start - 20) : exc.end + 20]
+        raise ValueError(f"it is not UTF-8 near {around!r}") from exc
+    except json.JSONDecodeError as exc:
+        near = exc.doc[max(0, exc.pos - 20) : exc.pos + 20]
+        raise ValueError(f"{exc.msg} near {near!r}") from exc
 
 
 def broken(doing: str, observed: str, expected: str) -> InputError:
     """The one error of this file's readers."""
     return InputError(doing, observed, expected, FETCH_AGAIN, code=CODE)
+
+
+# Long parts.
+
+_SPACE = rb"[ \t\n\r]*"
+_PLAIN = rb'[^"\\\x00-\x1f]*'
+# JSON's strings. In the second kind no escape is half of a surrogate pair, so that it is text for sure.
+_ESCAPE = rb'\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{4})'
+_TEXT_ESCAPE = rb'\\(?:["\\/bfnrt]|u(?:[0-9A-Ca-cE-Fe-f][0-9A-Fa-f]|[Dd][0-7])[0-9A-Fa-f]{2})'
+_STRING, _TEXT = (
+    rb'"%(p)s(?:%(e)s%(p)s)*"' % {b"p": _PLAIN, b"e": escape} for escape in (_ESCAPE, _TEXT_ESCAPE)
+)
+# A quote after one of these opens a string (inside of one it were escaped), and before a colon that is a key.
+_BEFORE_KEY = b"{, \t\n\r"
+
+
+class _Part(NamedTuple):
+    """:param some: entries with a comma after each; a number of them, so that nothing is held for long.
+    :param last: the last entry and the closing bracket.
+    """
+
+    key: Pattern[bytes]
+    some: Pattern[bytes]
+    last: Pattern[bytes]
+
+
+def _part(key: bytes, opening: bytes, entry: bytes, closing: bytes) -> _Part:
+    words = {b"s": _SPACE, b"e": entry, b"k": key, b"o": opening, b"c": closing}
+    return _Part(
+        re.compile(rb'"%(k)s"%(s)s:%(s)s(?=%(o)s)' % words),
+        re.compile(rb"(?:%(s)s%(e)s%(s)s,){1,500}" % words),
+        re.compile(rb"%(s)s%(e)s%(s)s%(c)s" % words),
+    )
+
+
+# Strings (tokenizers < 0.20) or pairs of strings; a piece and an id that is one for sure.
+_PAIR = rb"\[%(s)s%(t)s%(s)s,%(s)s%(t)s%(s)s\]" % {b"s": _SPACE, b"t": _STRING}
+_MERGES = _part(b"merges", rb"\[", rb"(?:%s|%s)" % (_STRING, _PAIR), rb"\]")
+_VOCAB = _part(b"vocab", rb"\{", rb"%s%s:%s(?:0|[1-9][0-9]{0,8})" % (_TEXT, _SPACE, _SPACE), rb"\}")
+
+
+class LateVocabulary(Mapping[str, int]):
+    """``{piece: id}`` whose text was checked, and is parsed when somebody asks; never empty."""
+
+    def __init__(self, raw: bytes) -> None:
+        self._raw = raw
+
+    @functools.cached_property
+    def _parsed(self) -> Dict[str, int]:
+        parsed: Dict[str, int] = json.loads(self._raw)
+        return parsed
+
+    @property
+    def at_most(self) -> int:
+        """Not less than the number of pieces: an escaped quote before a colon counts too."""
+        return self._raw.count(b'":') or self._raw.count(b":")
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __getitem__(self, piece: str) -> int:
+        return self._parsed[piece]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parsed)
+
+    def __len__(self) -> int:
+        return len(self._parsed)
+
+    def values(self) -> ValuesView[int]:
+        return self._parsed.values()
+
+    def items(self) -> ItemsView[str, int]:
+        return self._parsed.items()
+
+
+def without_long_parts(raw: bytes, pieces_at_most: int) -> Tuple[bytes, Dict[str, LateVocabulary]]:
+    """``raw`` without its long parts, and the vocabularies by the string that stands in their place.
+
+    The array of every key ``merges`` that holds strings or pairs of them is emptied; the object of every key
+    ``vocab`` that holds ids becomes a string that no file can foresee. What is cut is JSON in UTF-8, so the
+    result is that exactly if ``raw`` is.
+
+    :param pieces_at_most: a vocabulary with about as many pieces is left where it is.
+    """
+    vocabularies: Dict[str, LateVocabulary] = {}
+
+    def instead(part: bytes) -> Optional[bytes]:
+        if part.count(b":") > pieces_at_most:
+            return None
+        name = f"vocab {os.urandom(16).hex()}"
+        vocabularies[name] = LateVocabulary(part)
+        return b'"%s"' % name.encode()
+
+    raw = _cut(raw, _MERGES, lambda _part: b"[]")
+    return _cut(raw, _VOCAB, instead), vocabularies
+
+
+def _cut(raw: bytes, part: _Part, instead: Callable[[bytes], Optional[bytes]]) -> bytes:
+    """``raw`` with other bytes in place of each such part; None leaves it as it is."""
+    view, kept, searched = memoryview(raw), 0, 0
+    result: List[Union[bytes, memoryview]] = []
+    while True:
+        found = part.key.search(raw, searched)
+        if found is None:
+            return b"".join([*result, view[kept:]]) if result else raw
+        start = searched = found.end()
+        is_key = found.start() > 0 and raw[found.start() - 1] in _BEFORE_KEY
+        end = _end(raw, start, part) if is_key else None
+        put = None if end is None else instead(raw[start:end])
+        if end is not None and put is not None:
+            result += [view[kept:start], put]
+            kept = searched = end
+
+
+def _end(raw: bytes, start: int, part: _Part) -> Optional[int]:
+    """The index after the part at ``start``; None where it holds anything else, or is not UTF-8."""
+    position = start + 1
+    try:
+        while True:
+            some = part.some.match(raw, position)
+            if some is None:
+                break
+            some[0].decode("utf-8")
+            position = some.end()
+        last = part.last.match(raw, position)
+        if last is None:
+            return None
+        last[0].decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    return last.end()

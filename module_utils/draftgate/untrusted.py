@@ -13,10 +13,11 @@ import os
 import stat
 from typing import Any, BinaryIO, Dict, List, NamedTuple
 
-from .errors import InputError
+from . import files
 
 _DEEPEST = 64  # configs nest 8 deep, the safetensors library stops at 128; above this Python's own walks fail
-_LONGEST_INTEGER = 20  # digits of 64 bits; far longer ones take quadratic time before Python 3.11
+# Far longer ones take quadratic time before Python 3.11; model_max_length of many a tokenizer has 31 digits.
+_LONGEST_INTEGER = 64
 _LONGEST_FLOAT = 100
 
 
@@ -72,25 +73,28 @@ def read_json(path: str, doing: str, limits: Limits = CONFIG) -> Dict[str, Any]:
     :param doing: the phrase for the error ("reading the target's config.json").
     :raises InputError: missing, no regular file, too large, not UTF-8, not JSON, or not an object.
     """
+    return files.read_json(
+        path, doing, lambda path: parse_json(read_bytes(path, limits.bytes), limits.values)
+    )
+
+
+def read_bytes(path: str, limit: int) -> bytes:
+    """All of a regular file.
+
+    :raises OSError: it cannot be read, is another kind of file, or has more than ``limit`` bytes.
+    """
     try:
         with open_file(path) as handle:
-            raw = handle.read(limits.bytes + 1)
-    except (OSError, ValueError) as exc:  # a ValueError is a name that no file can have
-        reason = exc.strerror if isinstance(exc, OSError) else exc
-        raise InputError(doing, f"{path!r} cannot be read: {reason}", "a readable file") from exc
-    if len(raw) > limits.bytes:
-        raise InputError(doing, f"{path!r} is too large", f"at most {limits.bytes} bytes")
-    try:
-        value = parse_json(raw, limits.values)
-    except UnicodeDecodeError as exc:
-        raise InputError(
-            doing, f"{path!r} is not UTF-8 (byte {exc.start})", "a JSON object in UTF-8"
-        ) from exc
-    except ValueError as exc:
-        raise InputError(doing, f"{path!r} is not JSON: {exc}", "a JSON object") from exc
-    if not isinstance(value, dict):
-        raise InputError(doing, f"{path!r} holds a JSON {type(value).__name__}", "a JSON object")
-    return value
+            # No more is asked for than is there, or grew: the buffer has the size that is asked for.
+            size = min(os.fstat(handle.fileno()).st_size, limit)
+            raw = handle.read(size + 1)
+            if len(raw) > size:
+                raw += handle.read(limit - size)
+    except ValueError as exc:  # a name that no file can have
+        raise OSError(errno.EINVAL, str(exc)) from exc
+    if len(raw) > limit:
+        raise OSError(errno.EFBIG, f"it is too large, with more than {limit} bytes")
+    return raw
 
 
 def shown(value: Any) -> str:

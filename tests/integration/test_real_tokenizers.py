@@ -17,6 +17,7 @@ import pytest
 from draftgate import runtime
 from draftgate.mask_candidates import rank
 from draftgate.tokenizer import Tokenizer, read_tokenizer
+from draftgate.tokenizer_agreement import judge_agreement
 from draftgate.tokenizer_findings import judge_files
 
 from tests.conftest import REPO
@@ -180,7 +181,9 @@ def test_tokens_outside_of_tokenizer_json(
         assert tokenizer.text(151669) == told["texts"][0] == "<|audio_start|>"
     else:
         assert told["texts"][0] in ("<|far|>", "<|nowhere|>")
-        assert said in " ".join(finding.message for finding in judge_files(tokenizer))
+        assert said in " ".join(
+            finding.message for finding in [*judge_files(tokenizer), *judge_agreement(tokenizer)]
+        )
 
 
 @pytest.mark.parametrize(

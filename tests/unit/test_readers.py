@@ -177,7 +177,7 @@ ODD_FILES = [
 @pytest.mark.timeout(10)
 @pytest.mark.parametrize(
     ("make", "said"),
-    [*ODD_FILES, (sparse, "is too large (expected: at most"), (without_a_size, "is not JSON")],
+    [*ODD_FILES, (sparse, "it is too large, with more than 16777216 bytes"), (without_a_size, "is not JSON")],
 )
 def test_a_config_that_is_no_file(tmp_path: Path, make: Callable[[Path], None], said: str) -> None:
     make(tmp_path / "config.json")

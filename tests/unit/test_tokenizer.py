@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from draftgate.errors import InputError
 from draftgate.tokenizer import FAST, NONE, SENTENCEPIECE, TIKTOKEN, Tokenizer, read_tokenizer
+from draftgate.tokenizer_agreement import judge_agreement
 from draftgate.tokenizer_findings import judge_files
 from draftgate.tokenizer_text import PieceDecoder, byte_alphabet, readable
 
@@ -329,7 +330,8 @@ AUDIO = {"tokenizer_config.json": {"added_tokens_decoder": {"3": {"content": "<|
 def test_files_that_do_not_fit_together(
     tmp_path: Path, files: dict[str, Any], rows: int | None, code: str, said: str
 ) -> None:
-    found = judge_files(read(tmp_path, files, rows))
+    tokenizer = read(tmp_path, files, rows)
+    found = [*judge_files(tokenizer), *judge_agreement(tokenizer)]
     assert [one.code for one in found] == ([code] if code else [])
     assert said in "".join(one.message for one in found)
 
@@ -352,7 +354,7 @@ DEEP = b'{"model": ' + b"[" * 200_000 + b"]" * 200_000 + b"}"
         ),
         ("tokenizer.json", b'{"model": {"vocab": {"a": 0}, "merges": ["a b"]}, oops}', "[]}, oops}'"),
         ("tokenizer.json", b"[]", "a JSON list"),
-        ("tokenizer.json", DEEP, "nested too deeply"),
+        ("tokenizer.json", DEEP, "nested deeper than 64"),
         ("tokenizer.json", b"[" + b"0," * 1_000_001 + b"0]", "more than 1000000"),
         ("tokenizer.json", b'{"a": ' + b"9" * 5000 + b"}", "is not JSON"),
         (

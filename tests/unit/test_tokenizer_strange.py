@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from draftgate.errors import InputError
 from draftgate.probe import probe, table
-from draftgate.tokenizer_parts import LateVocabulary, without_long_parts
+from draftgate.tokenizer_json import LateVocabulary, without_long_parts
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 

@@ -9,7 +9,8 @@ from ..contract_facts import MASK, MASK_PLACES, SIZES, Facts
 from ..findings import Finding
 from ..mask_embedding import FILE_NAME, MaskEmbedding
 from ..tokenizer import Tokenizer
-from .common import COMPARE, FROM_THE_REVISION, error, info, warning
+from ..tokenizer_findings import judge_files
+from .common import COMPARE, FROM_THE_REVISION, error, warning
 from .record import hint
 
 OTHER_PLACES_SINCE = (0, 32, 0)
@@ -122,15 +123,9 @@ def _misfit(facts: Facts, row: MaskEmbedding) -> Optional[str]:
     return None
 
 
-def tokenizer_is_known(facts: Facts) -> Iterator[Finding]:
-    if facts.tokenizer is not None and not facts.tokenizer.vocab:
-        yield info(
-            code="DG302",
-            field="target.tokenizer",
-            observed=None,
-            expected="tokenizer.json",
-            message="The target has no tokenizer.json: what the mask means is judged by its role alone.",
-        )
+def tokenizer_fits_the_target(facts: Facts) -> Iterator[Finding]:
+    if facts.tokenizer is not None:
+        yield from judge_files(facts.tokenizer)
 
 
 def own_tokenizer_is_the_targets(facts: Facts) -> Iterator[Finding]:
