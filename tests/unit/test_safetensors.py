@@ -80,6 +80,18 @@ def test_shards_are_read_together(tmp_path: Path) -> None:
         (raw_file(entry(offsets=[8, 0]), 8), "'w' is"),
         (raw_file(entry(offsets=[0]), 8), "'w' is"),
         (raw_file(entry(shape=[3]), 8), "takes 8 bytes"),
+        (raw_file(entry("F4", [3], [0, 2]), 2), "takes 2 bytes"),
+        (raw_file(entry(shape=[2, True]), 8), "'w' is"),
+        (raw_file(entry(shape=[1 << 62, 4, 0], offsets=[0, 0])), "'w' is"),
+        (raw_file(entry(shape=[1] * 1000, offsets=[0, 8]), 8), "… ("),
+        (raw_file(entry(offsets=[8, 16]), 16), "'w' begins at byte 8 of the data, expected 0"),
+        (raw_file({**entry(), "v": entry()["w"]}, 8), "begins at byte 0 of the data, expected 8"),
+        (raw_file(entry(), 9), "its tensors end at byte 8 of the data, the file has 9"),
+        (
+            raw_file({"__metadata__": {"format": 1}}),
+            "__metadata__ is {'format': 1}, not an object of strings",
+        ),
+        ((17 << 20).to_bytes(8, "little") + bytes(18 << 20), "more than the 16777216 of any model"),
     ],
 )
 def test_a_broken_file_says_what_is_wrong(tmp_path: Path, content: bytes, said: str) -> None:
