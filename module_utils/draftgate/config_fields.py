@@ -154,3 +154,12 @@ def _in_quotes(value: Any) -> str:
     items = value if isinstance(value, list) else [value]
     quoted = any(isinstance(item, str) and item.strip().lstrip("-").isdigit() for item in items)
     return ", without quotes" if quoted else ""
+
+
+def written(value: Any) -> str:
+    """As JSON has it, and large numbers without an exponent."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)

@@ -177,6 +177,10 @@ class Facts:
         """How long requests may be: ``max_model_len``, else what the target reaches."""
         return self.server.get("max_model_len", self.target.integer("max_position_embeddings"))
 
+    def is_absent(self, path: str) -> bool:
+        """The config says nothing about ``path``, and that was not reported as a wrong type already."""
+        return self.has_config and self.drafter.raw(path) is None and not self.drafter.is_wrong(path)
+
     def default(self, key: str) -> Any:
         """What the engine takes where the drafter's config does not say ``key``; None: not known."""
         if self.is_speculators:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
 
 from .errors import InputError
@@ -42,6 +43,11 @@ class Finding:
 
     def as_dict(self) -> Dict[str, Any]:
         return asdict(self)
+
+
+error = partial(Finding, severity=ERROR)
+warning = partial(Finding, severity=WARNING)
+info = partial(Finding, severity=INFO)
 
 
 def accept(

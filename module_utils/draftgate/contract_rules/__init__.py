@@ -5,11 +5,13 @@ A new one is a public function ``(facts: Facts) -> Iterator[Finding]`` in the fi
 
 from __future__ import annotations
 
-from typing import Tuple
+from typing import Callable, Iterator, Tuple
 
+from ..contract_facts import Facts
+from ..findings import Finding
 from . import attention, config, engine, layers, mask, record, weights
-from .common import Rule
 
+Rule = Callable[[Facts], Iterator[Finding]]
 _SIGNATURE = {"facts": "Facts", "return": "Iterator[Finding]"}
 
 # In the order of their files, config first: what it notes as a wrong type is not judged again.

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from typing import Iterator, List, Mapping, Optional, Tuple
 
-from ..config_fields import Fields, is_integer
+from ..config_fields import Fields, is_integer, written
 from ..contract_facts import FULL, SLIDING, Facts
-from ..findings import Finding
-from .common import COMPARE, FROM_THE_REVISION, assumed, error, is_absent, warning, written
-from .record import alike, hint
+from ..findings import Finding, error, warning
+from .record import COMPARE, FROM_THE_REVISION, alike, assumed, hint
 
 BLOCKS = ("block_size", "dflash_config.block_size")
 
@@ -99,7 +98,7 @@ def drafter_reaches(facts: Facts) -> Iterator[Finding]:
 def _reach(facts: Facts) -> Optional[int]:
     path = facts.at("max_position_embeddings")
     said: Optional[int] = facts.drafter.integer(path)
-    return facts.default("max_position_embeddings") if is_absent(facts, path) else said
+    return facts.default("max_position_embeddings") if facts.is_absent(path) else said
 
 
 # Rope.
@@ -429,7 +428,7 @@ def absent_windows(facts: Facts) -> Iterator[Finding]:
     kinds, size = facts.at("layer_types"), facts.at("sliding_window")
     windows = facts.layer_windows
     is_on = facts.drafter.boolean(facts.at("use_sliding_window"))
-    if is_absent(facts, kinds) and windows and not is_on:
+    if facts.is_absent(kinds) and windows and not is_on:
         yield _assumed(kinds, f"the engine runs all {len(windows)} layers with full attention")
     if is_on and not facts.drafter.has(size) and any(windows or []) and facts.default("sliding_window"):
         yield _assumed(size, f"the engine takes windows of {facts.default('sliding_window')} tokens")

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from typing import Callable, Iterator, Mapping, Tuple
 
-from ..config_fields import Fields
+from ..config_fields import Fields, written
 from ..contract_facts import LAYER_IDS, MASK, QWEN3_DEFAULTS, SIZES, SPECULATORS_LAYER, Facts
 from ..drafter_weights import DFLASH2
-from ..findings import Finding
-from .common import FROM_THE_REVISION, assumed, error, is_absent, warning, written
-from .record import RECORDED, hint
+from ..findings import Finding, error, warning
+from .record import FROM_THE_REVISION, RECORDED, assumed, hint
 
 NOT_IN_THE_WEIGHTS = (MASK, LAYER_IDS, "block_size", "rope_theta", "layer_types", "sliding_window")
 
@@ -167,7 +166,7 @@ def absent_epsilon(facts: Facts) -> Iterator[Finding]:
     """Drafters are made from their target's config, so its epsilon is the likely one."""
     path, taken = facts.at("rms_norm_eps"), facts.default("rms_norm_eps")
     targets = facts.target.number("rms_norm_eps")
-    if not is_absent(facts, path) or taken is None:
+    if not facts.is_absent(path) or taken is None:
         return
     if targets in (None, taken):
         yield from assumed(facts, "rms_norm_eps", taken, "published drafters have it")

@@ -7,8 +7,7 @@ from typing import Dict, Iterable, Iterator, Mapping
 from ..contract_facts import Facts
 from ..engine_features import features
 from ..engine_support import MIXED_WINDOWS, RECORDED_WINDOWS, WINDOWS, judge_engine
-from ..findings import INFO, Finding
-from .common import info
+from ..findings import INFO, Finding, info
 from .record import alike
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import Iterator, List, Optional
 
 from ..contract_facts import MOST_LAYERS, Facts
-from ..findings import Finding
-from .common import COMPARE, FROM_THE_REVISION, error, warning
-from .record import alike, hint
+from ..findings import Finding, error, warning
+from .record import COMPARE, FROM_THE_REVISION, alike, hint
 
 
 def spaced_layer_ids(layers: int, count: int) -> Optional[List[int]]:

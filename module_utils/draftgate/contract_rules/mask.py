@@ -6,12 +6,11 @@ from typing import Dict, Iterator, Optional
 
 from .. import mask_candidates
 from ..contract_facts import MASK, MASK_PLACES, SIZES, Facts
-from ..findings import Finding
+from ..findings import Finding, error, warning
 from ..mask_embedding import FILE_NAME, MaskEmbedding
 from ..tokenizer import Tokenizer
 from ..tokenizer_findings import judge_files
-from .common import COMPARE, FROM_THE_REVISION, error, warning
-from .record import hint
+from .record import COMPARE, FROM_THE_REVISION, hint
 
 OTHER_PLACES_SINCE = (0, 32, 0)
 NAMES = ("dflash_config.mask_token", "mask_token")

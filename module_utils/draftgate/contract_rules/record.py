@@ -1,17 +1,36 @@
-"""The public record: what published drafters of exactly these shapes say. A hint, never proof."""
+"""Where a right value is found: the drafter's own revision, the engine's default, or, as a hint and never as
+proof, what published drafters of exactly these shapes say.
+"""
 
 from __future__ import annotations
 
 from typing import Any, Iterator, List, Tuple
 
+from ..config_fields import written
 from ..contract_facts import Facts
-from ..findings import Finding
+from ..findings import Finding, info, warning
 from ..mask_candidates import SHAPE
 from ..published import PUBLISHED, Published
-from .common import warning
+
+FROM_THE_REVISION = "to the value in the config.json of the drafter's revision"
+COMPARE = "Compare with the drafter's own config.json"
 
 # What the record says and weights do not.
 RECORDED = ("mask_token_id", "layer_ids", "block_size", "windows", "sliding_window", "rope_theta")
+
+
+def assumed(facts: Facts, key: str, proven: Any, prover: str) -> Iterator[Finding]:
+    """DG236, an info: the engine's silent default for an absent ``key`` is what ``prover`` shows."""
+    path = facts.at(key)
+    yield info(
+        code="DG236",
+        field=f"drafter.{path}",
+        observed=None,
+        expected=proven,
+        message=f"{path} is absent: the engine takes {written(facts.default(key))}, as {prover}.",
+        fix=f"Nothing; set {path} to {written(proven)} to have it said.",
+        source="transformers Qwen3Config",
+    )
 
 
 def alike(facts: Facts) -> List[Published]:

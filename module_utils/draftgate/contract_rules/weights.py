@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any, Iterator, List, Mapping, Optional
 
 from .. import drafter_weights
+from ..config_fields import written
 from ..contract_facts import SIZES, Facts
 from ..drafter_weights import DFLASH_FAMILIES, SPECULATORS
-from ..findings import Finding
-from .common import COMPARE, FROM_THE_REVISION, assumed, error, is_absent, warning, written
+from ..findings import Finding, error, warning
+from .record import COMPARE, FROM_THE_REVISION, assumed
 
 DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 FIVE = 5  # names in a message; all of them are in the finding's fields
@@ -162,7 +163,7 @@ def _against(facts: Facts, key: str, right: Any, prover: str, code: str) -> Iter
     if taken is None or facts.drafter.is_wrong(path):
         return
     if taken == right:
-        if is_absent(facts, path) and not isinstance(right, bool):
+        if facts.is_absent(path) and not isinstance(right, bool):
             yield from assumed(facts, key, right, prover)
         return
     says = f"absent, so the engine takes {written(taken)}" if said is None else written(said)
