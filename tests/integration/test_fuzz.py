@@ -31,5 +31,5 @@ def test_a_reader_takes_anything(name: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     found = re.search(r": (\d+) executions in \d+ s, (\d+) ways", done.stdout)
     assert found, done.stdout
-    # A tenth of what a quiet machine does: below that the seeds themselves were refused.
-    assert int(found.group(1)) > 100 * SECONDS and int(found.group(2)) > 50, done.stdout
+    # Far below what a busy machine does: a reader that is hardly run finds nothing.
+    assert int(found.group(1)) > 20 * SECONDS and int(found.group(2)) > 50, done.stdout
