@@ -17,7 +17,8 @@ README = (REPO / "README.md").read_text("utf-8")
 
 def block(command: str) -> list[str]:
     """The lines of the code block that has this command, from it on."""
-    (found,) = [text for text in re.findall(r"```\w+\n(.*?)```", README, re.DOTALL) if f"$ {command}" in text]
+    blocks: list[str] = re.findall(r"```\w+\n(.*?)```", README, re.DOTALL)
+    (found,) = [text for text in blocks if f"$ {command}" in text]
     return found.partition(f"$ {command}")[2].splitlines()
 
 
