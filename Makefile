@@ -46,6 +46,19 @@ fi
 exec 9>&-
 endef
 
+# The packages in $$missing, by whoever may install some.
+define install_missing
+[ -n "$$missing" ] || exit 0
+install="apt-get install --yes --no-install-recommends$$missing"
+if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+  echo "Type this and run make again (or install the same packages of your distribution): sudo $$install" >&2
+  exit 1
+fi
+export DEBIAN_FRONTEND=noninteractive
+apt-get -qq -o DPkg::Lock::Timeout=300 update
+$${install/apt-get/apt-get -qq -o DPkg::Lock::Timeout=300}
+endef
+
 .PHONY: help deploy replay test test-unit test-long bench lint tiny-pair system-packages test-packages clean .venv .venv-dev
 
 help: ## list the targets
@@ -102,27 +115,12 @@ system-packages: ## what pip cannot bring: python3-venv, libnuma1 (asks for root
 	  echo "libnuma1 is missing: the engine's CPU kernels load it."
 	  missing+=" libnuma1"
 	fi
-	[ -n "$$missing" ] || exit 0
-	install="apt-get install --yes --no-install-recommends$$missing"
-	if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
-	  echo "Type this and run make again (or install the same packages of your distribution): sudo $$install" >&2
-	  exit 1
-	fi
-	export DEBIAN_FRONTEND=noninteractive
-	apt-get -qq -o DPkg::Lock::Timeout=300 update
-	$${install/apt-get/apt-get -qq -o DPkg::Lock::Timeout=300}
+	$(install_missing)
 
-test-packages: ## what the tests need beside: a browser to open the report page in
-	@command -v chromium >/dev/null && exit 0
-	install="apt-get install --yes --no-install-recommends chromium"
-	echo "chromium is missing: a test opens the report page in it."
-	if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
-	  echo "Type this and run make again (or install the same package of your distribution): sudo $$install" >&2
-	  exit 1
-	fi
-	export DEBIAN_FRONTEND=noninteractive
-	apt-get -qq -o DPkg::Lock::Timeout=300 update
-	$${install/apt-get/apt-get -qq -o DPkg::Lock::Timeout=300}
+test-packages: ## what the tests need beside: chromium, to open the report page in
+	@missing=""
+	command -v chromium >/dev/null || { missing=" chromium"; echo "chromium is missing: a test opens the report page in it."; }
+	$(install_missing)
 
 clean: ## remove what make put into this directory; deployments and the cache stay
 	@rm -rf .venv .venv-dev .venv.lock .venv-dev.lock .ansible .mypy_cache .pytest_cache .ruff_cache reports
