@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, TypeVar
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, TypeVar
 
 from . import drafter_weights
 from .config_fields import Fields, text_config
@@ -137,6 +137,10 @@ class Facts:
             return LAYER_IDS, self.drafter.integers(LAYER_IDS)
         ids = self.drafter.integers(SPECULATORS_LAYER_IDS)
         return SPECULATORS_LAYER_IDS, None if ids is None else [number - 1 for number in ids]
+
+    def as_written(self, ids: Iterable[int]) -> List[int]:
+        """0-based layer ids as this drafter's config counts them."""
+        return [number + int(self.is_speculators) for number in ids]
 
     @property
     def block_size(self) -> Optional[int]:

@@ -263,6 +263,17 @@ def test_a_broken_file_is_a_finding_and_hides_nothing(
     assert sorted(codes(judged(drafter, target, **old))) == sorted([*expected, "DG402"])
 
 
+def test_a_broken_config_is_not_held_against_the_record(tmp_path: Path) -> None:
+    drafter, target = write_pair_27b(tmp_path)
+    (drafter / "config.json").write_text("{")
+    assert codes(judged(drafter, target)) == ["DG202"]
+
+
+def test_a_vocabulary_of_another_target_is_not_to_be_overridden() -> None:
+    (found,) = judged(overrides={"vocab_size": 248320})
+    assert found.fix == "Set vocab_size to 544 by drafter_overrides, if the drafter belongs to this target."
+
+
 def test_bare_weights_say_what_they_prove_and_what_to_give(tmp_path: Path) -> None:
     drafter, target = write_pair_27b(tmp_path)
     (drafter / "config.json").unlink()
@@ -352,7 +363,12 @@ def test_the_speculators_format_counts_layers_from_one() -> None:
     }
     assert judged(overrides=speculators) == []
     wrong = {**speculators, "mask_token_id": None, "aux_hidden_state_layer_ids": [1, 6, 13]}
-    assert codes(judged(overrides=wrong)) == ["DG203", "DG212", "DG215"]
+    found = judged(overrides=wrong)
+    assert codes(found) == ["DG203", "DG212", "DG215"]
+    # What is advised is written as the field is: from 1 on.
+    assert "has [13], the target layers 1 to 12" in found[1].message and found[1].observed == [1, 6, 13]
+    assert "is [1, 6, 13]; 18 of 20 published pairs follow a spacing that gives [2, 6," in found[2].message
+    assert codes(judged(overrides={**speculators, "speculators_model_type": "eagle3"})) == ["DG209"]
     heads = {**speculators["transformer_layer_config"], "num_attention_heads": 8}
     found = judged(overrides={**speculators, "transformer_layer_config": heads})
     (finding,) = [finding for finding in found if finding.code == "DG221"]

@@ -7,7 +7,7 @@ from typing import Callable, Iterator, Mapping, Tuple
 
 from ..config_fields import Fields, written
 from ..contract_facts import LAYER_IDS, MASK, QWEN3_DEFAULTS, SIZES, SPECULATORS_LAYER, Facts
-from ..drafter_weights import DFLASH2
+from ..drafter_weights import DFLASH, DFLASH2
 from ..findings import Finding, error, warning
 from .record import FROM_THE_REVISION, RECORDED, assumed, hint
 
@@ -83,6 +83,23 @@ def config_is_its_own(facts: Facts) -> Iterator[Finding]:
             message="The drafter has no config.json: nothing proves what drafter_overrides say.",
             fix="Take config.json from the drafter's revision where you can.",
             source="DFlash config contract",
+        )
+
+
+def speculators_kind(facts: Facts) -> Iterator[Finding]:
+    """vLLM takes the architecture of a speculators file from its kind."""
+    path = "speculators_model_type"
+    said = facts.drafter.raw(path)
+    wanted = DFLASH2 if facts.inferred.get("family") == DFLASH2 else DFLASH
+    if said not in (None, wanted):
+        yield error(
+            code="DG209",
+            field=f"drafter.{path}",
+            observed=said,
+            expected=wanted,
+            message=f"{path} is {said!r}, not {wanted!r}: the method does not match.",
+            fix=f"Set {path} to {wanted} if the weights are; else use another drafter.",
+            source="vLLM 0.32.0: configs/speculators",
         )
 
 

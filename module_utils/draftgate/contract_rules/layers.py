@@ -31,13 +31,13 @@ def layer_ids_are_there(facts: Facts) -> Iterator[Finding]:
     path, ids = facts.layer_ids
     if not facts.has_config or ids or facts.drafter.is_wrong(path):
         return
-    usual = _usual_ids(facts)
+    usual = facts.as_written(_usual_ids(facts) or [])
     spaced = f" 18 of 20 published pairs follow a spacing that gives {usual} here." if usual else ""
     yield error(
         code="DG211",
         field=f"drafter.{path}",
         observed=ids,
-        expected="0-based ids of target layers",
+        expected=f"ids of target layers, counted from {facts.as_written([0])[0]}",
         message=f"The drafter's config has no {path}: the engine takes layers of its own choice.{spaced}",
         fix=f"Set {path} {FROM_THE_REVISION}.{hint(facts, 'layer_ids')}",
         source="sglang#37475",
@@ -48,13 +48,15 @@ def layer_ids_are_layers(facts: Facts) -> Iterator[Finding]:
     path, ids = facts.layer_ids
     outside = [number for number in ids or [] if facts.layers and not 0 <= number < facts.layers]
     if facts.layers and outside:
+        first, last = facts.as_written((0, facts.layers - 1))
+        said = facts.as_written(outside)
         yield error(
             code="DG212",
             field=f"drafter.{path}",
-            observed=ids,
-            expected={"first": 0, "last": facts.layers - 1},
-            message=f"{path} has {outside}, the target layers 0 to {facts.layers - 1}: a request fails.",
-            fix="Use 0-based ids; EAGLE and GGUF count from 1, so subtract 1 from theirs.",
+            observed=facts.as_written(ids or []),
+            expected={"first": first, "last": last},
+            message=f"{path} has {said}, the target layers {first} to {last}: a request fails.",
+            fix=f"Count from {first}; EAGLE, GGUF and speculators count from 1, DFlash from 0.",
             source="vLLM 0.32.0",
         )
 
@@ -62,12 +64,13 @@ def layer_ids_are_layers(facts: Facts) -> Iterator[Finding]:
 def layer_ids_avoid_the_last_on_sglang(facts: Facts) -> Iterator[Finding]:
     path, ids = facts.layer_ids
     if facts.engine.name == "sglang" and facts.layers and facts.layers - 1 in (ids or []):
+        (last,) = facts.as_written([facts.layers - 1])
         yield error(
             code="DG216",
             field=f"drafter.{path}",
-            observed=ids,
-            expected={"last": facts.layers - 2},
-            message=f"{path} has {facts.layers - 1}, the last layer: SGLang stops with an IndexError.",
+            observed=facts.as_written(ids or []),
+            expected={"last": last - 1},
+            message=f"{path} has {last}, the last layer: SGLang stops with an IndexError.",
             fix=f"{COMPARE}, or serve with vLLM.",
             source="SGLang 0.5.11 to 0.5.23",
         )
@@ -80,9 +83,9 @@ def layer_ids_are_unique(facts: Facts) -> Iterator[Finding]:
         yield error(
             code="DG213",
             field=f"drafter.{path}",
-            observed=ids,
+            observed=facts.as_written(ids or []),
             expected="each id once",
-            message=f"{path} has {repeated} more than once.",
+            message=f"{path} has {facts.as_written(repeated)} more than once.",
             fix=f"{COMPARE}.",
             source="vLLM 0.32.0",
         )
@@ -92,6 +95,7 @@ def layer_ids_ascend(facts: Facts) -> Iterator[Finding]:
     """The columns of ``fc`` are in the order of training; engines hand over layers in ascending order."""
     path, ids = facts.layer_ids
     if ids and ids != sorted(ids):
+        ids = facts.as_written(ids)
         yield warning(
             code="DG220",
             field=f"drafter.{path}",
@@ -126,6 +130,7 @@ def layer_ids_are_usual(facts: Facts) -> Iterator[Finding]:
         return
     last = (facts.layers or 0) - 1
     norm = " The last layer's output lacks the final norm that training may have seen." if last in ids else ""
+    ids, usual = facts.as_written(ids), facts.as_written(usual)
     yield warning(
         code="DG215",
         field=f"drafter.{path}",

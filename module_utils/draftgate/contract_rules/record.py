@@ -52,13 +52,20 @@ def hint(facts: Facts, *attributes: str) -> str:
     says = []
     for entry in alike(facts):
         values = {name: getattr(entry, name) for name in attributes}
+        if "layer_ids" in values:
+            values["layer_ids"] = facts.as_written(entry.layer_ids)
         told = ", ".join(f"{name} {_plain(value)}" for name, value in values.items() if value is not None)
         says += [f"{_name(entry)} has {told}"] if told else []
     return f" Published with exactly these shapes: {'; '.join(says)}." if says else ""
 
 
 def the_record_agrees(facts: Facts) -> Iterator[Finding]:
-    """Silent as soon as one published drafter of these shapes says the same, or its value is not known."""
+    """Silent as soon as one published drafter of these shapes says the same, or its value is not known.
+
+    The speculators format is another trainer's: its drafters are no revisions of the record's.
+    """
+    if not facts.has_config or facts.is_speculators:
+        return
     for attribute, path, said in _said(facts):
         told = [getattr(entry, attribute) for entry in alike(facts)]
         if said is not None and told and all(value not in (None, said) for value in told):
