@@ -84,6 +84,7 @@ def _quantised(tensors: Shapes) -> Shapes:
         ),
         (_with(norm__weight=("F16", (128,))), "norm.weight", "DG234", "norm.weight is not F32"),
         (_with(lm_head__weight=("F32", (100, 128))), "", "DG226", "there is no d2t"),
+        (_with(d2t=("I64", (100,))), "", "DG226", "there is no lm_head"),
         (lambda tensors: {**tensors, "embed_tokens.weight": ("F32", (544, 128))}, "", "", ""),
         (_quantised, "", "DG239", "no quantization_config says how"),
     ],
@@ -118,6 +119,13 @@ def test_half_precisions_do_not_mix(
     assert [(finding.code, finding.severity) for finding in found] == (
         [("DG234", severity)] if severity else []
     )
+
+
+@pytest.mark.parametrize(("served", "codes"), [("float16", ["DG234"]), ("half", ["DG234"]), ("auto", [])])
+def test_what_the_target_is_served_in_counts(drafter: Path, served: str, codes: list[str]) -> None:
+    write_safetensors(drafter / "model.safetensors", tiny("BF16"))
+    found = findings(drafter, overrides={"dtype": "bfloat16"}, server={"dtype": served})
+    assert [finding.code for finding in found] == codes
 
 
 @pytest.mark.parametrize(

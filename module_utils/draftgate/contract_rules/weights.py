@@ -11,7 +11,7 @@ from ..drafter_weights import DFLASH_FAMILIES, SPECULATORS
 from ..findings import Finding, error, warning
 from .record import COMPARE, FROM_THE_REVISION, assumed
 
-DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
+DTYPES = {"bfloat16": "BF16", "float16": "F16", "half": "F16", "float32": "F32"}
 FIVE = 5  # names in a message; all of them are in the finding's fields
 
 
@@ -112,8 +112,9 @@ def _other_dtype(path: str, observed: Any, expected: Any, what: str, is_error: b
 
 
 def _target_dtype(facts: Facts) -> Optional[str]:
-    """A multimodal target says it beside or inside its ``text_config``."""
-    configs, keys = (facts.target.config, facts.target_config), ("dtype", "torch_dtype")
+    """What it is served in; a multimodal target says it beside or inside its ``text_config``."""
+    configs = (facts.server, facts.target.config, facts.target_config)
+    keys = ("dtype", "torch_dtype")
     said = [str(config.get(key)) for config in configs for key in keys]
     return next((DTYPES[name] for name in said if name in DTYPES), None)
 
@@ -168,13 +169,14 @@ def _against(facts: Facts, key: str, right: Any, prover: str, code: str) -> Iter
         return
     says = f"absent, so the engine takes {written(taken)}" if said is None else written(said)
     loss = ", so lm_head is not shared" if code == "DG226" else ""
+    belongs = ", if the drafter belongs to this target" if loss and said is not None else ""
     yield error(
         code=code,
         field=f"drafter.{path}",
         observed=said,
         expected=right,
         message=f"{path} is {says}; {prover} {written(right)}{loss}.",
-        fix=f"Set {path} to {written(right)} by drafter_overrides.",
+        fix=f"Set {path} to {written(right)} by drafter_overrides{belongs}.",
         source="vllm#46435" if code == "DG226" else "drafter weights; transformers Qwen3Config",
     )
 
@@ -186,11 +188,12 @@ def own_vocabulary_fits(facts: Facts) -> Iterator[Finding]:
     said, rows = facts.drafter.integer("draft_vocab_size"), axes.get("draft_rows")
     if said is None and rows is None:
         return
+    lost = [name for name in ("d2t", "lm_head.weight") if name not in tensors]
     if said is not None and rows is not None and said != rows:
         what, expected = f"draft_vocab_size is {said}, and lm_head and d2t have {rows} rows", rows
-    elif (said or rows) != facts.rows and "d2t" not in tensors and tensors and facts.rows:
+    elif (said or rows) != facts.rows and lost and tensors and facts.rows:
         expected = facts.rows
-        what = f"The drafter has {said or rows} tokens, the target {expected}, and there is no d2t"
+        what = f"The drafter has {said or rows} tokens, the target {expected}, and there is no {lost[0]}"
     else:
         return
     yield error(
