@@ -154,12 +154,17 @@ def serving_engine(active: str) -> Optional[Dict[str, str]]:
     """The engine that an installation has activated: what an upgrade starts from. None: nothing is.
 
     :param active: its pointer (``layout.Home.active``).
-    :raises InputError: it cannot be read.
+    :raises InputError: it cannot be read, or names no engine.
     """
     if not os.path.exists(active):
         return None
-    serve = read_json(active, "reading what is activated")["deployment"]["serve"]
-    return _named(serve["engine"])
+    doing = "reading what is activated"
+    told = read_json(active, doing)
+    try:
+        return _named(told["deployment"]["serve"]["engine"])
+    except (KeyError, TypeError):
+        step = "Set drafter_compare_with to what serves, or deploy again."
+        raise InputError(doing, f"{active!r} names no engine", "a deployment", step) from None
 
 
 def converge(
