@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Mapping, Optional
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
@@ -22,6 +22,7 @@ if str(_PACKAGES) not in sys.path:  # plugins beside a playbook cannot import it
     sys.path.insert(0, str(_PACKAGES))
 
 from draftgate import preflight  # noqa: E402 - needs the path above
+from draftgate.argv import looks_secret  # noqa: E402 - likewise
 from draftgate.files import write_json  # noqa: E402 - likewise
 from draftgate.layout import Home  # noqa: E402 - likewise
 
@@ -39,6 +40,8 @@ class ActionModule(ActionBase):
         home = given.pop("home", "")
         if home:
             given["active"] = Home(str(home)).active  # the host resolves ~
+        for name in ("environment", "server"):
+            given[name] = _shown(given.get(name) or {})
         result: Dict[str, Any] = self._execute_module(
             module_name="drafter_contract", module_args=given, task_vars=variables
         )
@@ -51,6 +54,13 @@ class ActionModule(ActionBase):
             path = os.path.join(os.path.expanduser(reports), subject.host, "preflight.json")
             write_json(path, preflight.document(subject, result))
         return result if Display().verbosity or not result.get("failed") else _brief(result)
+
+
+def _shown(given: Any) -> Any:
+    """Without secrets, which no rule reads: Ansible shows a module's arguments with -vvv, and logs them."""
+    if not isinstance(given, Mapping):
+        return given  # the module refuses it
+    return {key: value for key, value in given.items() if not looks_secret(str(key), str(value))}
 
 
 def _subject(given: Dict[str, Any], host: str) -> preflight.Subject:

@@ -103,14 +103,19 @@ def _json_object(text: str) -> Dict[str, Any]:
     return value
 
 
+def _say(text: str) -> None:
+    """Not every terminal knows every character: a piece of a vocabulary or a path may have any."""
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+
+
 def _backend(home: Home) -> Backend:
     return choose(home, release.recorded_backend(home), supervisor_lock="")
 
 
 def _status(home: Home, arguments: argparse.Namespace) -> int:
     state = status.read(home, _backend(home), Clocks())
-    text = json.dumps(state, indent=2, sort_keys=True) if arguments.json else status.table(state)
-    sys.stdout.write(text + "\n")
+    _say(json.dumps(state, indent=2, sort_keys=True) if arguments.json else status.table(state))
     return 0 if state["serving"] else 1
 
 
@@ -169,10 +174,7 @@ def _probe(_home: Home, arguments: argparse.Namespace) -> int:
     result = probe.probe(
         arguments.path, config=arguments.config, window=arguments.window, mask_token_id=arguments.mask
     )
-    text = json.dumps(result, indent=2, sort_keys=True) if arguments.json else probe.table(result)
-    # A piece may be of any script, and not every terminal knows them all.
-    encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+    _say(json.dumps(result, indent=2, sort_keys=True) if arguments.json else probe.table(result))
     return 1 if any(finding["severity"] == ERROR for finding in result["findings"]) else 0
 
 
@@ -192,8 +194,7 @@ def _contract(_home: Home, arguments: argparse.Namespace) -> int:
     ).as_dict()
     subject = preflight.Subject("", given.drafter, given.target, given.engine, given.gpu, given.k)
     told = preflight.document(subject, verdict)
-    text = json.dumps(told, indent=2, sort_keys=True) if given.json else preflight.table(subject, verdict)
-    sys.stdout.write(text + "\n")
+    _say(json.dumps(told, indent=2, sort_keys=True) if given.json else preflight.table(subject, verdict))
     return 0 if told["verdict"] == preflight.READY else 1
 
 

@@ -103,6 +103,15 @@ def test_what_the_operator_accepts_is_shown_and_passes(models: Path) -> None:
     assert document(models)["findings"][0]["accepted"] == "to see what it costs"
 
 
+def test_a_secret_in_the_environment_is_not_shown(models: Path) -> None:
+    secret = "not-to-be-seen"
+    done = preflight(
+        models, "-vvv", vllm_environment={"HF_TOKEN": secret}, vllm_server_args={"api_key": secret}
+    )
+    assert done.code == 0 and secret not in done.output
+    assert secret not in (models.parent / "reports/localhost/preflight.json").read_text()
+
+
 def test_check_mode_says_the_same_and_writes_nothing(models: Path) -> None:
     before = snapshot(models.parent)
     assert preflight(models, "--check", "--diff").code == 0

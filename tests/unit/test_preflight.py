@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,15 @@ def test_an_upgrade_starts_from_what_is_activated(tmp_path: Path, call_module: C
     assert call_module("drafter_contract", arguments)["comparison"] is None, "nothing changes"
 
 
+@pytest.mark.parametrize(
+    "told", [{}, {"deployment": None}, {"deployment": {"serve": {"engine": {"name": "vllm"}}}}]
+)
+def test_a_damaged_record_of_what_serves_is_one_clear_error(tmp_path: Path, told: dict[str, Any]) -> None:
+    write_json(tmp_path / "active.json", told)
+    with pytest.raises(InputError, match=r"active.json' names no engine .*Set drafter_compare_with"):
+        serving_engine(str(tmp_path / "active.json"))
+
+
 def test_a_downgrade_brings_findings_and_acceptances_are_on_them(tmp_path: Path) -> None:
     drafter, target = write_pair_27b(tmp_path)
     taken = [{"code": code, "reason": "short texts only"} for code in ("DG402", "DG403")]
@@ -242,6 +252,13 @@ def test_the_command_judges_without_a_home(capsys: pytest.CaptureFixture[str]) -
     assert contract("--override", '{"dflash_config": {"mask_token_id": 2}}', "--compare", "vllm==0.20.1") == 1
     out = capsys.readouterr().out
     assert out.startswith("REFUSED") and "DG206" in out and "From vLLM 0.20.1 to vLLM 0.32.0" in out
+
+
+def test_the_command_speaks_to_a_terminal_without_unicode(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(told, encoding="ascii", write_through=True))
+    assert contract("--override", '{"dflash_config": {"mask_token_id": 0}}') == 1
+    assert b"DG206" in told.getvalue() and b"\\u2192" in told.getvalue()
 
 
 def test_the_command_says_it_in_json(capsys: pytest.CaptureFixture[str]) -> None:
