@@ -109,9 +109,9 @@ def _objects(groups: Any) -> List[Mapping[str, Any]]:
 def _host(facts: Facts) -> Found:
     if facts.engine.on_cpu:
         return {table.CPU: "a CPU"}
-    arch = re.fullmatch(r"sm_?(\d+)a?", str(facts.gpu.get("arch") or ""))
-    if arch and int(arch.group(1)) < _FIRST_WITH_FP8_KERNELS:
-        return {table.BELOW_SM90: f"sm_{arch.group(1)}"}
+    arch = re.sub(r"\D", "", str(facts.gpu.get("arch") or ""))  # sm_86, and 8.6 as nvidia-smi has it
+    if arch and int(arch) < _FIRST_WITH_FP8_KERNELS:
+        return {table.BELOW_SM90: f"sm_{arch}"}
     return {}
 
 

@@ -161,6 +161,7 @@ CASES: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
     ("CPU", {"engine": {"name": "vllm", "version": "0.32.0+cpu"}}, "a CPU", {}),
     ("BELOW_SM90", gpu(arch="sm_86", count=2), "sm_86", gpu(arch="sm_90", count=1)),
     ("BELOW_SM90", gpu(arch="sm86"), "sm_86", gpu(count=2)),
+    ("BELOW_SM90", gpu(arch="8.6"), "sm_86", gpu(arch="12.0")),
     ("BELOW_SM90", gpu(arch="sm_89"), "sm_89", gpu(arch="gfx942")),
     ("V1_RUNNER", runner("0"), "=0", {}),
     ("V2_RUNNER", runner("1"), "=1", {"environment": {"VLLM_USE_V1": "1"}}),
