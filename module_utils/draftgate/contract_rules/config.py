@@ -86,23 +86,6 @@ def config_is_its_own(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def speculators_kind(facts: Facts) -> Iterator[Finding]:
-    """vLLM takes the architecture of a speculators file from its kind."""
-    path = "speculators_model_type"
-    said = facts.drafter.raw(path)
-    wanted = DFLASH2 if facts.inferred.get("family") == DFLASH2 else DFLASH
-    if said not in (None, wanted):
-        yield error(
-            code="DG209",
-            field=f"drafter.{path}",
-            observed=said,
-            expected=wanted,
-            message=f"{path} is {said!r}, not {wanted!r}: the method does not match.",
-            fix=f"Set {path} to {wanted} if the weights are; else use another drafter.",
-            source="vLLM 0.32.0: configs/speculators",
-        )
-
-
 def layer_config_is_there(facts: Facts) -> Iterator[Finding]:
     if facts.is_speculators and facts.drafter.mapping(SPECULATORS_LAYER) is None:
         yield error(
@@ -117,20 +100,24 @@ def layer_config_is_there(facts: Facts) -> Iterator[Finding]:
 
 
 def architecture(facts: Facts) -> Iterator[Finding]:
-    names = facts.drafter.strings("architectures") or []
-    if not facts.has_config or facts.is_speculators or facts.drafter.is_wrong("architectures"):
-        return
-    wanted = ["DFlash2DraftModel" if facts.inferred.get("family") == DFLASH2 else "DFlashDraftModel"]
-    known = [name for name in names if name in ARCHITECTURES]
-    is_dflash2 = "DFlash2DraftModel" in names
-    if not known or (facts.weights is not None and is_dflash2 != (wanted == ["DFlash2DraftModel"])):
+    """What the drafter says it is; vLLM takes the architecture of a speculators file from its kind."""
+    path, is_dflash2 = "architectures", facts.inferred.get("family") == DFLASH2
+    said: object = facts.drafter.strings(path) or []
+    wanted: object = ["DFlash2DraftModel" if is_dflash2 else "DFlashDraftModel"]
+    known = [name for name in facts.drafter.strings(path) or [] if name in ARCHITECTURES]
+    is_right = bool(known) and (facts.weights is None or is_dflash2 == ("DFlash2DraftModel" in known))
+    if facts.is_speculators:
+        path, wanted = "speculators_model_type", DFLASH2 if is_dflash2 else DFLASH
+        said = facts.drafter.raw(path)
+        is_right = said == wanted
+    if facts.has_config and not is_right and not facts.drafter.is_wrong(path):
         yield error(
             code="DG209",
-            field="drafter.architectures",
-            observed=names,
+            field=f"drafter.{path}",
+            observed=said,
             expected=wanted,
-            message=f"The drafter's architectures are {names}, not {wanted}: the method does not match.",
-            fix=f"Set architectures to {wanted} if the weights are; else use another drafter.",
+            message=f"The drafter's {path} is {said}, not {wanted}: the method does not match.",
+            fix=f"Set {path} to {wanted} if the weights are; else use another drafter.",
             source="sglang#21272",
         )
 
