@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, TypeVar
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, TypeVar
 
 from . import drafter_weights
 from .config_fields import Fields, text_config
@@ -53,15 +53,11 @@ QWEN3_DEFAULTS: Dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Facts:
-    """Everything the rules may ask for. None: not known, because absent or unreadable.
+    """Everything the rules may ask for, and the wish as :func:`contract.judge` takes it. None: not known.
 
     :param drafter: the effective config (overrides merged); empty where there is none to judge.
     :param has_own_config: the drafter brings a config.json that could be read.
     :param target: the target's config, ``text_config`` resolved.
-    :param server: the engine's arguments in snake case, as ``vllm_server_args``.
-    :param gpu: ``{arch: "sm_86", count, memory_gib}``, each where it is known; ``count`` 0 means a CPU.
-    :param environment: the engine's environment variables.
-    :param packages: versions of packages beside the engine (``{"flash-attn": "2.8.3"}``).
     :param inferred: what the drafter's headers prove (:func:`drafter_weights.infer`).
     :param own_tokenizer: of the drafter's directory, as ``mask_embedding``.
     :param unreadable: a finding for each file that could not be read.
@@ -132,15 +128,14 @@ class Facts:
 
     @property
     def layer_ids(self) -> Tuple[str, Optional[List[int]]]:
-        """The field that holds the captured layers, and their 0-based ids."""
-        if not self.is_speculators:
-            return LAYER_IDS, self.drafter.integers(LAYER_IDS)
-        ids = self.drafter.integers(SPECULATORS_LAYER_IDS)
-        return SPECULATORS_LAYER_IDS, None if ids is None else [number - 1 for number in ids]
+        """The field that holds the captured layers, and their ids, of which :attr:`first_id` is the first."""
+        path = SPECULATORS_LAYER_IDS if self.is_speculators else LAYER_IDS
+        return path, self.drafter.integers(path)
 
-    def as_written(self, ids: Iterable[int]) -> List[int]:
-        """0-based layer ids as this drafter's config counts them."""
-        return [number + int(self.is_speculators) for number in ids]
+    @property
+    def first_id(self) -> int:
+        """What the config calls the first layer of the target."""
+        return int(self.is_speculators)
 
     @property
     def block_size(self) -> Optional[int]:
@@ -276,6 +271,7 @@ def read_own_config(drafter_dir: str) -> Dict[str, Any]:
 
 
 def _unreadable(name: str, exc: InputError) -> Finding:
+    is_denied = "Permission denied" in exc.observed
     return Finding(
         code=str(exc.code),
         severity=ERROR,
@@ -283,5 +279,5 @@ def _unreadable(name: str, exc: InputError) -> Finding:
         observed=exc.observed,
         expected=exc.expected or "a whole file",
         message=f"{exc.doing[:1].upper()}{exc.doing[1:]}: {exc.observed}.",
-        fix=exc.next_step or "Fetch this file again.",
+        fix="Let this user read it." if is_denied else exc.next_step or "Fetch this file again.",
     )

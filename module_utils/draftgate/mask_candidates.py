@@ -70,10 +70,7 @@ Hint = Tuple[int, str, bool]
 def rank(
     tokenizer: Tokenizer, *, shape: Optional[Mapping[str, Any]] = None, limit: int = 8
 ) -> List[Candidate]:
-    """Rows that may be the mask, the best hint first. It ranks and never chooses.
-
-    In this order: published for a drafter of exactly this shape, published for the same tokenizer, special
-    and unused in text, the first row after the tokenizer, a name that contains "mask".
+    """Rows that may be the mask, the best hint first, in the order of :func:`_hints`.
 
     :param shape: what is known of :data:`SHAPE`; it names a published pair only with both ``target_layers``
         and ``hidden_size``.

@@ -1,4 +1,4 @@
-"""Captured target layers. Ids are 0-based and mean the OUTPUT of that decoder layer.
+"""Captured target layers. Ids mean the OUTPUT of that decoder layer, and count as the config does.
 
 vLLM 0.32.0 adds 1, removes duplicates, and captures in ascending order whatever the order of the list.
 """
@@ -24,20 +24,25 @@ def spaced_layer_ids(layers: int, count: int) -> Optional[List[int]]:
 
 def _usual_ids(facts: Facts) -> Optional[List[int]]:
     count = facts.inferred.get("captured_layers")
-    return spaced_layer_ids(facts.layers, count) if facts.layers and count else None
+    ids = spaced_layer_ids(facts.layers, count) if facts.layers and count else None
+    return ids and [number + facts.first_id for number in ids]
+
+
+def _last(facts: Facts) -> int:
+    return (facts.layers or 0) - 1 + facts.first_id
 
 
 def layer_ids_are_there(facts: Facts) -> Iterator[Finding]:
     path, ids = facts.layer_ids
     if not facts.has_config or ids or facts.drafter.is_wrong(path):
         return
-    usual = facts.as_written(_usual_ids(facts) or [])
+    usual = _usual_ids(facts)
     spaced = f" 18 of 20 published pairs follow a spacing that gives {usual} here." if usual else ""
     yield error(
         code="DG211",
         field=f"drafter.{path}",
         observed=ids,
-        expected=f"ids of target layers, counted from {facts.as_written([0])[0]}",
+        expected=f"ids of target layers, counted from {facts.first_id}",
         message=f"The drafter's config has no {path}: the engine takes layers of its own choice.{spaced}",
         fix=f"Set {path} {FROM_THE_REVISION}.{hint(facts, 'layer_ids')}",
         source="sglang#37475",
@@ -45,30 +50,27 @@ def layer_ids_are_there(facts: Facts) -> Iterator[Finding]:
 
 
 def layer_ids_are_layers(facts: Facts) -> Iterator[Finding]:
-    path, ids = facts.layer_ids
-    outside = [number for number in ids or [] if facts.layers and not 0 <= number < facts.layers]
+    (path, ids), first, last = facts.layer_ids, facts.first_id, _last(facts)
+    outside = [number for number in ids or [] if not first <= number <= last]
     if facts.layers and outside:
-        first, last = facts.as_written((0, facts.layers - 1))
-        said = facts.as_written(outside)
         yield error(
             code="DG212",
             field=f"drafter.{path}",
-            observed=facts.as_written(ids or []),
+            observed=ids,
             expected={"first": first, "last": last},
-            message=f"{path} has {said}, the target layers {first} to {last}: a request fails.",
+            message=f"{path} has {outside}, the target layers {first} to {last}: a request fails.",
             fix=f"Count from {first}; EAGLE, GGUF and speculators count from 1, DFlash from 0.",
             source="vLLM 0.32.0",
         )
 
 
 def layer_ids_avoid_the_last_on_sglang(facts: Facts) -> Iterator[Finding]:
-    path, ids = facts.layer_ids
-    if facts.engine.name == "sglang" and facts.layers and facts.layers - 1 in (ids or []):
-        (last,) = facts.as_written([facts.layers - 1])
+    (path, ids), last = facts.layer_ids, _last(facts)
+    if facts.engine.name == "sglang" and facts.layers and last in (ids or []):
         yield error(
             code="DG216",
             field=f"drafter.{path}",
-            observed=facts.as_written(ids or []),
+            observed=ids,
             expected={"last": last - 1},
             message=f"{path} has {last}, the last layer: SGLang stops with an IndexError.",
             fix=f"{COMPARE}, or serve with vLLM.",
@@ -83,9 +85,9 @@ def layer_ids_are_unique(facts: Facts) -> Iterator[Finding]:
         yield error(
             code="DG213",
             field=f"drafter.{path}",
-            observed=facts.as_written(ids or []),
+            observed=ids,
             expected="each id once",
-            message=f"{path} has {facts.as_written(repeated)} more than once.",
+            message=f"{path} has {repeated} more than once.",
             fix=f"{COMPARE}.",
             source="vLLM 0.32.0",
         )
@@ -95,7 +97,6 @@ def layer_ids_ascend(facts: Facts) -> Iterator[Finding]:
     """The columns of ``fc`` are in the order of training; engines hand over layers in ascending order."""
     path, ids = facts.layer_ids
     if ids and ids != sorted(ids):
-        ids = facts.as_written(ids)
         yield warning(
             code="DG220",
             field=f"drafter.{path}",
@@ -128,9 +129,8 @@ def layer_ids_are_usual(facts: Facts) -> Iterator[Finding]:
     usual = _usual_ids(facts)
     if not ids or not usual or len(ids) != len(usual) or sorted(ids) == usual or _is_published(facts, ids):
         return
-    last = (facts.layers or 0) - 1
-    norm = " The last layer's output lacks the final norm that training may have seen." if last in ids else ""
-    ids, usual = facts.as_written(ids), facts.as_written(usual)
+    norm = " The last layer's output lacks the final norm that training may have seen."
+    norm = norm if _last(facts) in ids else ""
     yield warning(
         code="DG215",
         field=f"drafter.{path}",
@@ -144,7 +144,7 @@ def layer_ids_are_usual(facts: Facts) -> Iterator[Finding]:
 
 def _is_published(facts: Facts, ids: List[int]) -> bool:
     """A pair of the record that follows no spacing, as Qwen3-Coder-Next does."""
-    return any(list(entry.layer_ids) == ids for entry in alike(facts))
+    return any([number + facts.first_id for number in entry.layer_ids] == ids for entry in alike(facts))
 
 
 def target_depth(facts: Facts) -> Iterator[Finding]:

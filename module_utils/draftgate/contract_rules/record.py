@@ -53,7 +53,7 @@ def hint(facts: Facts, *attributes: str) -> str:
     for entry in alike(facts):
         values = {name: getattr(entry, name) for name in attributes}
         if "layer_ids" in values:
-            values["layer_ids"] = facts.as_written(entry.layer_ids)
+            values["layer_ids"] = [number + facts.first_id for number in entry.layer_ids]
         told = ", ".join(f"{name} {_plain(value)}" for name, value in values.items() if value is not None)
         says += [f"{_name(entry)} has {told}"] if told else []
     return f" Published with exactly these shapes: {'; '.join(says)}." if says else ""
@@ -67,14 +67,14 @@ def the_record_agrees(facts: Facts) -> Iterator[Finding]:
     if not facts.has_config or facts.is_speculators:
         return
     for attribute, path, said in _said(facts):
-        told = [getattr(entry, attribute) for entry in alike(facts)]
+        told = [_plain(getattr(entry, attribute)) for entry in alike(facts)]
         if said is not None and told and all(value not in (None, said) for value in told):
             yield warning(
                 code="DG219",
                 field=f"drafter.{path}",
-                observed=_plain(said),
-                expected=list(map(_plain, told)),
-                message=f"{path} is {_plain(said)}.{hint(facts, attribute)}",
+                observed=said,
+                expected=told,
+                message=f"{path} is {said}.{hint(facts, attribute)}",
                 fix="Compare with the config.json of the revision that these weights are of.",
                 source="published DFlash drafters",
             )
@@ -82,10 +82,8 @@ def the_record_agrees(facts: Facts) -> Iterator[Finding]:
 
 def _said(facts: Facts) -> Iterator[Tuple[str, str, Any]]:
     """What the config says of each field that the record has."""
-    path, mask = facts.mask
-    yield "mask_token_id", path, mask
-    path, ids = facts.layer_ids
-    yield "layer_ids", path, None if ids is None else tuple(ids)
+    yield ("mask_token_id", *facts.mask)
+    yield ("layer_ids", *facts.layer_ids)
     yield "block_size", "block_size", facts.block_size
     windows = facts.layer_windows
     letters = None if windows is None else "".join("S" if windowed else "F" for windowed in windows)
