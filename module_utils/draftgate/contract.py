@@ -82,11 +82,11 @@ def judge(
 
     :param engine: ``{"name": "vllm", "version": "0.32.0"}``.
     :param overrides: merged over the drafter's config first: the result is what counts.
-    :param gpu: ``{"count": 0}`` means a CPU; an empty dict means not known.
+    :param gpu: ``{arch: "sm_86", count, memory_gib}``, each where it is known; ``count`` 0 means a CPU.
     :param server: engine arguments in snake case.
     :param environment: the engine's environment variables.
-    :param packages: versions of packages beside the engine (``{"flash-attn": "2.8.3"}``).
-    :param compare_with: another engine, as ``engine``; the files are read once.
+    :param packages: versions beside the engine (``{"flash-attn": "2.8.3"}``).
+    :param compare_with: another engine; the files are read once.
     :raises InputError: the wish itself cannot be understood, or the target has no readable config.json.
     """
     if not is_integer(num_speculative_tokens) or num_speculative_tokens < 1:
@@ -116,9 +116,9 @@ def judge(
 
 
 def _check_directory(variable: str, path: str) -> None:
-    if not os.path.isdir(path):
+    if not os.path.isdir(path) or not os.access(path, os.R_OK | os.X_OK):
         is_there = os.path.lexists(path)
-        observed = f"{path!r} is {'no directory' if is_there else 'not there'}"
+        observed = f"{path!r} is {'no directory that this user may read' if is_there else 'not there'}"
         step = f"Set {variable} to a directory of this host."
         raise InputError(f"reading {variable}", observed, "a model's directory", step, code="DG601")
 
@@ -159,12 +159,11 @@ def serving_engine(active: str) -> Optional[Dict[str, str]]:
     if not os.path.exists(active):
         return None
     doing = "reading what is activated"
-    told = read_json(active, doing)
     try:
-        return _named(told["deployment"]["serve"]["engine"])
+        return _named(read_json(active, doing)["deployment"]["serve"]["engine"])
     except (KeyError, TypeError):
-        step = "Set drafter_compare_with to what serves, or deploy again."
-        raise InputError(doing, f"{active!r} names no engine", "a deployment", step) from None
+        step = "Set drafter_compare_with, or deploy again."
+        raise InputError(doing, f"{active!r} names no engine", "", step) from None
 
 
 def converge(

@@ -65,8 +65,8 @@ def accept(
 
 def _reason(entry: Mapping[str, Any], today: datetime.date) -> tuple[str, Optional[str]]:
     doing = "reading drafter_accept_findings"
-    if not isinstance(entry, Mapping):
-        raise InputError(doing, f"an entry is {entry!r}", "a dict with code and reason")
+    if not isinstance(entry, Mapping) or set(entry) - {"code", "reason", "until"}:
+        raise InputError(doing, f"an entry is {entry!r}", "a dict with code, reason and, at most, until")
     code, reason = str(entry.get("code") or ""), str(entry.get("reason") or "").strip()
     if not code.startswith("DG") or not reason:
         raise InputError(

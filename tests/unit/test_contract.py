@@ -420,6 +420,19 @@ def test_a_wish_without_meaning_is_refused(wish: dict[str, Any], said: str) -> N
     assert said in str(caught.value)
 
 
+def test_an_acceptance_with_another_key_is_refused() -> None:
+    """``untill`` would let pass for good."""
+    entry = {"code": "DG206", "reason": "known", "untill": "2026-11-30"}
+    with pytest.raises(InputError, match="code, reason and, at most, until"):
+        converged(overrides=EOS_MASK, acceptances=[entry])
+
+
+def test_what_this_user_may_not_read_is_not_called_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with pytest.raises(InputError, match="no directory that this user may read"):
+        judged()
+
+
 @pytest.mark.parametrize("content", [None, "{", "[]"])
 def test_a_target_without_config_is_refused(tmp_path: Path, content: str | None) -> None:
     if content is not None:

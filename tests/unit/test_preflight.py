@@ -184,7 +184,7 @@ def test_an_upgrade_starts_from_what_is_activated(tmp_path: Path, call_module: C
 )
 def test_a_damaged_record_of_what_serves_is_one_clear_error(tmp_path: Path, told: dict[str, Any]) -> None:
     write_json(tmp_path / "active.json", told)
-    with pytest.raises(InputError, match=r"active.json' names no engine .*Set drafter_compare_with"):
+    with pytest.raises(InputError, match=r"active.json' names no engine.*Set drafter_compare_with"):
         serving_engine(str(tmp_path / "active.json"))
 
 

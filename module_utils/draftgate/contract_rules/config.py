@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Callable, Iterator, Mapping, Tuple
+from typing import Any, Callable, Iterator, Mapping, Tuple
 
 from ..config_fields import Fields, written
 from ..contract_facts import LAYER_IDS, MASK, QWEN3_DEFAULTS, SIZES, SPECULATORS_LAYER, Facts
@@ -102,9 +102,9 @@ def layer_config_is_there(facts: Facts) -> Iterator[Finding]:
 def architecture(facts: Facts) -> Iterator[Finding]:
     """What the drafter says it is; vLLM takes the architecture of a speculators file from its kind."""
     path, is_dflash2 = "architectures", facts.inferred.get("family") == DFLASH2
-    said: object = facts.drafter.strings(path) or []
-    wanted: object = ["DFlash2DraftModel" if is_dflash2 else "DFlashDraftModel"]
-    known = [name for name in facts.drafter.strings(path) or [] if name in ARCHITECTURES]
+    said: Any = facts.drafter.strings(path) or []
+    wanted: Any = ["DFlash2DraftModel" if is_dflash2 else "DFlashDraftModel"]
+    known = set(said) & set(ARCHITECTURES)
     is_right = bool(known) and (facts.weights is None or is_dflash2 == ("DFlash2DraftModel" in known))
     if facts.is_speculators:
         path, wanted = "speculators_model_type", DFLASH2 if is_dflash2 else DFLASH
