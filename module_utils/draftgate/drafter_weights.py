@@ -189,12 +189,12 @@ def quantised(tensors: Mapping[str, Tensor]) -> List[str]:
 
 def odd_dtypes(tensors: Mapping[str, Tensor]) -> Tuple[str, List[str]]:
     """The dtype of most plain floating-point tensors, and the names of the others."""
-    plain_kinds = ("BF16", "F16", "F32")
-    floats = {name: tensor.dtype for name, tensor in tensors.items() if tensor.dtype in plain_kinds}
-    if not floats:
+    kinds = ("BF16", "F16", "F32")
+    names = [name for name, tensor in tensors.items() if tensor.dtype in kinds and not _is_packing(name)]
+    if not names:
         return "", []
-    usual = Counter(floats.values()).most_common(1)[0][0]
-    return usual, [name for name, dtype in floats.items() if dtype != usual]
+    usual = Counter(tensors[name].dtype for name in names).most_common(1)[0][0]
+    return usual, [name for name in names if tensors[name].dtype != usual]
 
 
 def _names(tensors: Iterable[str]) -> Tuple[Mapping[str, Axes], Mapping[str, Axes]]:

@@ -105,7 +105,6 @@ def judge(
     """What is wrong with a claimed mask: DG205 no row, DG206 a role, DG207 ordinary text; empty when nothing.
 
     :param field: where it is claimed, as in ``drafter.dflash_config.mask_token_id``.
-    :param shape: as :func:`rank` takes it, for the candidates in the message.
     """
     wrong = _verdict(tokenizer, mask)
     if wrong is None:

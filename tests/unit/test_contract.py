@@ -130,6 +130,8 @@ MUTATIONS: list[tuple[dict[str, Any], list[str], str]] = [
     ({"max_position_embeddings": None}, ["DG236"], "takes 32768, as requests of 4096 tokens fit into it"),
     (scaled(rope_type="bogus"), ["DG237"], "which vLLM does not know"),
     (scaled(rope_type="yarn"), ["DG237"], "of type yarn lacks factor"),
+    (scaled(rope_type="deepseek_yarn", factor=2.0), ["DG237"], "scaled (deepseek_yarn by 2)"),
+    (scaled(rope_type="proportional"), [], ""),
     (scaled(rope_type="yarn", factor=0), ["DG237", "DG237"], "factor is 0"),
     (scaled(rope_type="yarn", factor="64"), ["DG204"], "without quotes"),
     (scaled(rope_type="yarn", factor=3.0), ["DG237", "DG237"], "3 x 2048 tokens does not make"),

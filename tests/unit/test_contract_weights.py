@@ -99,9 +99,13 @@ def test_a_tensor_that_does_not_fit_is_named(
     assert not field or found[0].field == f"drafter.weights.{field}"
 
 
-def test_a_quantised_drafter_with_its_config_is_left_to_the_engine(drafter: Path) -> None:
-    write_safetensors(drafter / "model.safetensors", _quantised(tiny()))
-    assert findings(drafter, overrides={"quantization_config": {"quant_method": "compressed-tensors"}}) == []
+@pytest.mark.parametrize("dtype", ["F32", "BF16"])
+def test_a_quantised_drafter_with_its_config_is_left_to_the_engine(drafter: Path, dtype: str) -> None:
+    """Scales are in float32, whatever the norms are in."""
+    write_safetensors(drafter / "model.safetensors", _quantised(tiny(dtype)))
+    said = {"dtype": "float32" if dtype == "F32" else "bfloat16"}
+    method = {"quantization_config": {"quant_method": "compressed-tensors"}}
+    assert findings(drafter, overrides={**said, **method}) == []
 
 
 @pytest.mark.parametrize(

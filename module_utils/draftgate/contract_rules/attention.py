@@ -105,11 +105,9 @@ def _reach(facts: Facts) -> Optional[int]:
 
 # What each kind needs beside rope_theta; vLLM 0.32.0's get_rope and transformers' validation.
 NEEDS: Mapping[str, Tuple[str, ...]] = {
-    "default": (),
-    "linear": ("factor",),
-    "dynamic": ("factor",),
-    "ntk": ("factor",),
-    "yarn": ("factor", "original_max_position_embeddings"),
+    **dict.fromkeys(("default", "proportional"), ()),
+    **dict.fromkeys(("linear", "dynamic", "ntk"), ("factor",)),
+    **dict.fromkeys(("yarn", "deepseek_yarn"), ("factor", "original_max_position_embeddings")),
     "llama3": ("factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"),
     "longrope": ("original_max_position_embeddings", "short_factor", "long_factor"),
 }

@@ -129,8 +129,7 @@ def layer_ids_are_usual(facts: Facts) -> Iterator[Finding]:
     usual = _usual_ids(facts)
     if not ids or not usual or len(ids) != len(usual) or sorted(ids) == usual or _is_published(facts, ids):
         return
-    norm = " The last layer's output lacks the final norm that training may have seen."
-    norm = norm if _last(facts) in ids else ""
+    norm = " Training may have seen the last layer after the final norm." if _last(facts) in ids else ""
     yield warning(
         code="DG215",
         field=f"drafter.{path}",
