@@ -200,8 +200,8 @@ CODES: Dict[str, Code] = {
     ),
     "DG230": Code(
         "Requests can be longer than the drafter reaches",
-        "vLLM drafts nothing in every step that holds a longer request, for all requests in it.",
-        "Lower max_model_len, or accept it for long requests.",
+        "With a longer one vLLM's V1 runner drafts nothing in that step; V2 reads past the drafter's rope.",
+        "Lower max_model_len.",
     ),
     "DG231": Code(
         "A weights file cannot be read",

@@ -68,7 +68,7 @@ def block_holds_the_draft(facts: Facts) -> Iterator[Finding]:
 
 
 def drafter_reaches(facts: Facts) -> Iterator[Finding]:
-    """vLLM drafts nothing in a step whose longest request does not fit. Scaled ropes are not judged."""
+    """The V2 runner of vLLM 0.32.0 knows the target's length only. Scaled ropes are not judged."""
     path, served = facts.at("max_position_embeddings"), facts.served_length
     said, reach = facts.drafter.integer(path), _reach(facts)
     scaling = (facts.at("rope_scaling"), facts.at("rope_parameters.factor"))
@@ -87,10 +87,10 @@ def drafter_reaches(facts: Facts) -> Iterator[Finding]:
         observed=said,
         expected={"at least": served},
         message=(
-            f"The drafter reaches {reach} tokens{default} and requests may have {served}: in a step with a "
-            "longer one, vLLM drafts nothing for any request."
+            f"The drafter reaches {reach} tokens{default} and requests may have {served}: with a longer one, "
+            "vLLM's V1 runner drafts nothing in that step, and V2 reads past the drafter's rope."
         ),
-        fix=f"Set max_model_len to {reach} or less, unless longer requests are rare.",
+        fix=f"Set max_model_len to {reach} or less.",
         source="vLLM gpu_model_runner: input_fits_in_drafter",
     )
 
