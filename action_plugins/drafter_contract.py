@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, Mapping, Optional
 
+from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
@@ -52,7 +53,7 @@ class ActionModule(ActionBase):
             Display().display(f"\n{preflight.table(subject, result)}\n")
         if reports and not self._task.check_mode:
             path = os.path.join(os.path.expanduser(reports), subject.host, "preflight.json")
-            write_json(path, preflight.document(subject, result))
+            _write(path, preflight.document(subject, result))
         return result if Display().verbosity or not result.get("failed") else _brief(result)
 
 
@@ -61,6 +62,14 @@ def _shown(given: Any) -> Any:
     if not isinstance(given, Mapping):
         return given  # the module refuses it
     return {key: value for key, value in given.items() if not looks_secret(str(key), str(value))}
+
+
+def _write(path: str, document: Dict[str, Any]) -> None:
+    try:
+        write_json(path, document)
+    except OSError as exc:
+        step = "Set draftgate_reports_dir to a directory of the controller, or to nothing."
+        raise AnsibleActionFail(f"writing {path!r}: {exc.strerror}. {step}") from exc
 
 
 def _subject(given: Dict[str, Any], host: str) -> preflight.Subject:

@@ -103,6 +103,12 @@ def test_what_the_operator_accepts_is_shown_and_passes(models: Path) -> None:
     assert document(models)["findings"][0]["accepted"] == "to see what it costs"
 
 
+def test_a_report_that_cannot_be_written_names_its_variable(models: Path) -> None:
+    (models.parent / "file").touch()
+    done = preflight(models, draftgate_reports_dir=str(models.parent / "file"))
+    assert done.code == 2 and "Set draftgate_reports_dir to a directory of the controller" in done.told
+
+
 def test_a_secret_in_the_environment_is_not_shown(models: Path) -> None:
     secret = "not-to-be-seen"
     done = preflight(
