@@ -9,10 +9,11 @@ installation on the host whose engine is compared with.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
@@ -22,8 +23,9 @@ _PACKAGES = Path(__file__).resolve().parent.parent / "module_utils"
 if str(_PACKAGES) not in sys.path:  # plugins beside a playbook cannot import its module_utils otherwise
     sys.path.insert(0, str(_PACKAGES))
 
-from draftgate import preflight  # noqa: E402 - needs the path above
-from draftgate.argv import looks_secret  # noqa: E402 - likewise
+from draftgate import preflight, wishes  # noqa: E402 - needs the path above
+from draftgate.argv import looks_secret, validate_args, validate_environment  # noqa: E402 - likewise
+from draftgate.errors import InputError  # noqa: E402 - likewise
 from draftgate.files import write_json  # noqa: E402 - likewise
 from draftgate.layout import Home  # noqa: E402 - likewise
 
@@ -41,20 +43,47 @@ class ActionModule(ActionBase):
         home = given.pop("home", "")
         if home:
             given["active"] = Home(str(home)).active  # the host resolves ~
+        refused = _refused(given, list(variables))
         for name in ("environment", "server"):
             given[name] = _shown(given.get(name) or {})
+        path = "" if self._task.check_mode or not reports else _path(reports, variables["inventory_hostname"])
+        if path:
+            _remove(path)  # what cannot be judged now leaves no verdict of an earlier wish
         result: Dict[str, Any] = self._execute_module(
             module_name="drafter_contract", module_args=given, task_vars=variables
         )
         if "findings" not in result:  # the wish could not be understood
             return result
+        if refused:
+            told = f"{result['msg']} {refused}" if result.get("failed") else refused
+            result = {**result, "failed": True, "msg": told}
         subject = _subject(given, variables["inventory_hostname"])
-        if result["findings"] or show == "always":
-            Display().display(f"\n{preflight.table(subject, result)}\n")
-        if reports and not self._task.check_mode:
-            path = os.path.join(os.path.expanduser(reports), subject.host, "preflight.json")
-            _write(path, preflight.document(subject, result))
+        notes = preflight.acceptance_notes(given.get("accept_findings") or [], result["findings"])
+        if result["findings"] or notes or show == "always":
+            Display().display(f"\n{preflight.table(subject, result, notes)}\n")
+        if path:
+            _write(path, preflight.document(subject, result, refused))
         return result if Display().verbosity or not result.get("failed") else _brief(result)
+
+
+def _refused(given: Mapping[str, Any], names: List[str]) -> str:
+    """What a deploy would refuse whatever the files say: misspelt variables, arguments, environment."""
+    unknown = wishes.unknown(names)
+    if unknown:
+        return unknown
+    try:
+        preflight.check_gpu(given.get("gpu") or {})
+        validate_args(given.get("server") or {})
+        validate_environment(given.get("environment") or {})
+    except InputError as exc:
+        return str(exc)
+    except (AttributeError, TypeError):
+        return ""  # no dicts: the module refuses them
+    return ""
+
+
+def _path(reports: str, host: str) -> str:
+    return os.path.join(os.path.expanduser(reports), host, "preflight.json")
 
 
 def _shown(given: Any) -> Any:
@@ -62,6 +91,11 @@ def _shown(given: Any) -> Any:
     if not isinstance(given, Mapping):
         return given  # the module refuses it
     return {key: value for key, value in given.items() if not looks_secret(str(key), str(value))}
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        os.unlink(path)
 
 
 def _write(path: str, document: Dict[str, Any]) -> None:

@@ -132,7 +132,6 @@ EXAMPLES = r"""
     target: /srv/models/Qwen3.6-27B
     engine: {name: vllm, version: 0.32.0}
     compare_with: {name: vllm, version: 0.20.1}
-    gpu: {arch: sm_86, count: 2, memory_gib: 48}
     num_speculative_tokens: 15
 """
 
@@ -144,7 +143,7 @@ findings:
   elements: dict
   returned: always, unless the wish cannot be understood
 inferred:
-  description: What the headers of the drafter's weights prove, under the names of its config.
+  description: What the headers of the weights prove, under the config's names.
   type: dict
   returned: always, unless the wish cannot be understood
 effective_config:

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from draftgate.files import locked
+from draftgate.locks import locked
 
 CACHE = Path(os.environ.get("DRAFTGATE_CACHE") or Path.home() / ".cache" / "draftgate") / "tokenizers"
 FILES = ("tokenizer.json", "tokenizer_config.json")

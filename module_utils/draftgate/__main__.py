@@ -8,7 +8,19 @@ import os
 import sys
 from typing import Any, Dict, List, Optional
 
-from . import __version__, contract, page, preflight, probe, progress, release, runtime_job, status, switch
+from . import (
+    __version__,
+    argv,
+    contract,
+    page,
+    preflight,
+    probe,
+    progress,
+    release,
+    runtime_job,
+    status,
+    switch,
+)
 from .backend import choose
 from .backend.base import Backend
 from .clocks import Clocks
@@ -180,6 +192,7 @@ def _probe(_home: Home, arguments: argparse.Namespace) -> int:
 
 def _contract(_home: Home, arguments: argparse.Namespace) -> int:
     given = arguments
+    argv.validate_args(given.server)
     verdict = contract.judge(
         given.drafter,
         given.target,

@@ -450,6 +450,11 @@ CODES: Dict[str, Code] = {
         "SGLang counts the anchor among its draft tokens, vLLM does not.",
         "Set speculative_num_draft_tokens to num_speculative_tokens + 1.",
     ),
+    "DG427": Code(
+        "The engine is newer than the table of engines",
+        "What this version does was not looked at; the rules for the newest known one are used.",
+        "Nothing; the gate measures what it is worth.",
+    ),
     # 5xx: the engine runtime
     "DG500": Code(
         "The runtime lock or a wheel directory cannot be used",

@@ -87,7 +87,7 @@ def judge(
     :param environment: the engine's environment variables.
     :param packages: versions beside the engine (``{"flash-attn": "2.8.3"}``).
     :param compare_with: another engine; the files are read once.
-    :raises InputError: the wish itself cannot be understood, or the target has no readable config.json.
+    :raises InputError: the wish cannot be understood, or the target has no readable config.json.
     """
     if not is_integer(num_speculative_tokens) or num_speculative_tokens < 1:
         raise InputError(
@@ -111,7 +111,7 @@ def judge(
     )
     found = _findings(facts)
     comparison = _compared(facts, found, compare_with, engine) if compare_with else None
-    explained = [*found, *tree_is_not_the_cause(str(facts.engine), found)]
+    explained = found if facts.unreadable else [*found, *tree_is_not_the_cause(str(facts.engine), found)]
     return Verdict(explained, dict(facts.inferred), dict(facts.drafter.config), comparison)
 
 
@@ -202,7 +202,7 @@ def converge(
 
 
 def _refusal(stopping: List[Finding], verdict: Verdict) -> DraftgateError:
-    """The first error in a sentence, the number of the others, and all of them for a program."""
+    """The first error in a sentence, and all of them for a program."""
     first, more = stopping[0], len(stopping) - 1
     sentence = first.message.split(". ")[0].rstrip(".")
     return DraftgateError(

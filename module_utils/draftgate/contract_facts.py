@@ -266,7 +266,7 @@ def read_own_config(drafter_dir: str) -> Dict[str, Any]:
     try:
         return read_json(path, "reading the drafter's config.json") if os.path.lexists(path) else {}
     except InputError as exc:
-        exc.code = "DG202"
+        exc.code, exc.next_step = "DG202", "Correct it, or fetch it again."
         raise
 
 

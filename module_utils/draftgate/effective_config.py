@@ -30,6 +30,9 @@ def merge(config: Mapping[str, Any], overrides: Any) -> Dict[str, Any]:
         json.dumps(overrides, allow_nan=False)
     except (TypeError, ValueError) as exc:
         raise InputError(doing, f"they cannot be written as JSON: {exc}", "JSON values") from exc
+    dotted = next((key for key in overrides if "." in str(key)), None)
+    if dotted is not None:
+        raise InputError(doing, f"{dotted!r} is a key with a dot in it", "objects in objects")
     return _merged(config, overrides)
 
 

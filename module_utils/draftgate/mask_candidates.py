@@ -1,7 +1,6 @@
 """Which rows of the target's embedding may be the mask, each with its reason. Nothing here chooses.
 
-The mask is neither in the drafter's weights nor in the tokenizer: 248070 and 248077 are both published masks
-on one tokenizer. So the list is ranked hints, and the drafter's own revision, or a measurement, decides.
+The mask is neither in the weights nor in the tokenizer: 248070 and 248077 are both published masks on one.
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@ Format: https://docs.pytorch.org/docs/stable/notes/serialization.html
 
 from __future__ import annotations
 
-import functools
-import operator
+import math
 import os
 import pickletools
 import re
@@ -50,7 +49,7 @@ class MaskEmbedding:
 
     @property
     def elements(self) -> int:
-        return functools.reduce(operator.mul, self.shape, 1)
+        return math.prod(self.shape)
 
 
 def read_mask_embedding(drafter_dir: str) -> Optional[MaskEmbedding]:

@@ -11,6 +11,7 @@ import textwrap
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 from . import sources
+from .codes import CODES
 from .engine_support import DISPLAY, VLLM
 from .errors import InputError
 from .findings import ERROR, INFO, WARNING
@@ -43,28 +44,58 @@ class Subject(NamedTuple):
     num_speculative_tokens: int
 
 
-def table(subject: Subject, result: Mapping[str, Any]) -> str:
+def table(subject: Subject, result: Mapping[str, Any], notes: Sequence[str] = ()) -> str:
     """At most 100 columns, but for addresses, which are never broken.
 
     :param result: ``findings``, ``inferred`` and ``comparison`` as the module returns them.
+    :param notes: what else is to be known (:func:`acceptance_notes`).
     """
     findings: Sequence[Finding] = result["findings"]
     blocks = [
         _head(subject, findings, result.get("inferred") or {}),
         *(_group(severity, findings) for severity in _GROUPS),
         _comparison(result.get("comparison")),
+        [line for note in notes for line in _lines("  note  ", note)],
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
-def document(subject: Subject, result: Mapping[str, Any]) -> Dict[str, Any]:
-    """``preflight.json``: the same for a program."""
+def document(subject: Subject, result: Mapping[str, Any], refused: str = "") -> Dict[str, Any]:
+    """``preflight.json``: the same for a program.
+
+    :param refused: why a deploy would refuse the wish whatever the files say; empty where it would not.
+    """
     told = ("findings", "inferred", "effective_config", "comparison")
     return {
-        "verdict": verdict(result["findings"]),
+        "verdict": REFUSED if refused else verdict(result["findings"]),
+        "refused": refused,
         **subject._asdict(),
         **{key: result.get(key) for key in told},
     }
+
+
+def acceptance_notes(acceptances: Sequence[Any], findings: Sequence[Finding]) -> List[str]:
+    """A sentence for each of ``drafter_accept_findings`` that does not count here, and why."""
+    found = {finding["code"]: finding["accepted"] for finding in findings}
+    notes = []
+    for entry in acceptances:
+        code = str(entry.get("code")) if isinstance(entry, Mapping) else ""
+        if code and code not in CODES:
+            notes.append(f"drafter_accept_findings has {code}, which is no finding's code.")
+        elif found.get(code, "") is None:  # found, and not accepted: the entry has ended
+            notes.append(f"The acceptance of {code} ended on {entry.get('until')}.")
+    return notes
+
+
+def check_gpu(gpu: Mapping[str, Any]) -> None:
+    """An architecture in words would leave unjudged what depends on it.
+
+    :raises InputError: ``arch`` is none.
+    """
+    arch = gpu.get("arch")
+    if arch is not None and not re.fullmatch(r"(sm_?)?\d+(\.\d)?a?", str(arch)):
+        step = "nvidia-smi --query-gpu=compute_cap --format=csv tells it: 8.6 is sm_86 (an RTX A6000)."
+        raise InputError("reading drafter_gpu", f"arch is {arch!r}", "as in sm_86", step)
 
 
 def verdict(findings: Sequence[Finding]) -> str:
@@ -139,7 +170,9 @@ def _finding(finding: Finding) -> Iterator[str]:
     gap = " " * 9
     yield f"  {finding['code']}  {finding['field']}"
     if finding["observed"] != finding["expected"]:
-        yield from _lines(gap, f"{_value(finding['observed'])} → {_value(finding['expected'])}")
+        is_text = isinstance(finding["observed"], str) and finding["code"] == "DG204"  # 512 or "512"
+        observed = json.dumps(finding["observed"]) if is_text else _value(finding["observed"])
+        yield from _lines(gap, f"{observed} → {_value(finding['expected'])}")
     yield from _lines(gap, str(finding["message"]))
     if finding["accepted"]:
         yield from _lines(gap + "accepted: ", str(finding["accepted"]))

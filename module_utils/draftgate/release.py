@@ -17,10 +17,11 @@ from .canonical import digest
 from .clocks import Clocks
 from .engine_client import validate_api_key
 from .errors import DraftgateError, HostError, InputError
-from .files import locked, read_json, write_atomic, write_json
+from .files import read_json, write_atomic, write_json
 from .jobs import Wait
 from .journal import RESTORED, STOPPED, UNRESTORED, Journal
 from .layout import Home
+from .locks import locked
 from .plan import NONE, REFUSE, SWITCH, Facts, Plan, plan_change
 from .processes import port_free, port_holder
 from .verdicts import EXIT_PASS, EXIT_REFUSED, VERDICT_EXIT_CODES, result_path

@@ -114,8 +114,41 @@ def test_a_secret_in_the_environment_is_not_shown(models: Path) -> None:
     done = preflight(
         models, "-vvv", vllm_environment={"HF_TOKEN": secret}, vllm_server_args={"api_key": secret}
     )
-    assert done.code == 0 and secret not in done.output
-    assert secret not in (models.parent / "reports/localhost/preflight.json").read_text()
+    assert done.code == 2 and secret not in done.output  # a deploy would refuse both places
+    told = read_json(models.parent / "reports/localhost/preflight.json")
+    assert told["verdict"] == "refused" and "api_key" in told["refused"] and secret not in str(told)
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"drafter_overides": {}}, "drafter_overides (did you mean drafter_overrides?)"),
+        ({"vllm_server_args": {"max-model-len": 8192}}, "'max-model-len' is no option in snake_case"),
+        ({"vllm_environment": {"CUDA_VISIBLE_DEVICES": "0"}}, "CUDA_VISIBLE_DEVICES"),
+        ({"drafter_gpu": {"arch": "A6000"}}, "8.6 is sm_86 (an RTX A6000)"),
+        ({"drafter_overrides": {"dflash_config.mask_token_id": 300}}, "is a key with a dot in it"),
+    ],
+)
+def test_what_a_deploy_refuses_is_never_ready(models: Path, variables: dict[str, Any], said: str) -> None:
+    """An older verdict does not stay beside a wish that cannot be judged."""
+    report = models.parent / "reports/localhost/preflight.json"
+    write_json(report, {"verdict": "ready"})
+    done = preflight(models, **variables)
+    assert done.code == 2 and said in done.told
+    assert not report.exists() or read_json(report)["verdict"] == "refused"
+
+
+def test_an_acceptance_that_does_not_count_is_said(models: Path) -> None:
+    entries = [
+        {"code": "DG206", "reason": "old", "until": "2026-01-31"},
+        {"code": "DG999", "reason": "no such code"},
+    ]
+    done = preflight(models, **WRONG_MASK, drafter_accept_findings=entries)
+    assert done.code == 2 and "The acceptance of DG206 ended on 2026-01-31." in done.told
+    assert "DG999, which is no finding's code" in done.told
+    both = [*entries[:1], {"code": "DG206", "reason": "again"}]
+    for acceptances in (both, both[::-1]):
+        assert preflight(models, **WRONG_MASK, drafter_accept_findings=acceptances).code == 0
 
 
 def test_check_mode_says_the_same_and_writes_nothing(models: Path) -> None:

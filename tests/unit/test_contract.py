@@ -409,11 +409,12 @@ def test_the_usual_spacing(layers: int, count: int, ids: list[int] | None) -> No
     [
         ({"overrides": ["mask"]}, "drafter_overrides"),
         ({"overrides": "mask"}, "drafter_overrides"),
+        ({"overrides": {"dflash_config.mask_token_id": 300}}, "is a key with a dot in it"),
         ({"num_speculative_tokens": 0}, "Leave drafter_path empty"),
         ({"num_speculative_tokens": True}, "num_speculative_tokens: it is True"),
         ({"engine": {"name": "tgi", "version": "3.0"}}, "vllm or sglang"),
-        ({"engine": {"name": "vllm", "version": "nightly"}}, "Set vllm_version"),
-        ({"engine": {"name": "vllm"}}, "Set vllm_version"),
+        ({"engine": {"name": "vllm", "version": "nightly"}}, "one as in 0.32.0"),
+        ({"engine": {"name": "vllm"}}, "one as in 0.32.0"),
     ],
 )
 def test_a_wish_without_meaning_is_refused(wish: dict[str, Any], said: str) -> None:

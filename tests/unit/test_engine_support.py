@@ -395,7 +395,7 @@ def test_an_fp8_cache_on_ampere() -> None:
 # The verdict: what goes along with the table.
 
 
-def test_the_tree_is_cleared_where_there_is_something_else_to_blame() -> None:
+def test_the_tree_is_cleared_where_there_is_something_else_to_blame(tmp_path: Path) -> None:
     def tree(overrides: dict[str, Any], **engine: str) -> list[Finding]:
         wish: dict[str, Any] = {
             "engine": {"name": "vllm", "version": "0.32.0", **engine},
@@ -408,6 +408,10 @@ def test_the_tree_is_cleared_where_there_is_something_else_to_blame() -> None:
     assert finding.severity == INFO and "linear chain" in finding.message
     assert tree({}) == []
     assert tree({}, version="0.19.0") == [], "an engine that cannot draft has no acceptance"
+    (tmp_path / "config.json").write_text("{")
+    wish = {"engine": {"name": "vllm", "version": "0.32.0"}, "num_speculative_tokens": 7}
+    found = judge(str(tmp_path), str(TARGET), **wish).findings
+    assert found and all(finding.code != "DG420" for finding in found), "files that cannot be read say nothing"
 
 
 def test_an_upgrade_of_the_incidents_pair(tmp_path: Path) -> None:

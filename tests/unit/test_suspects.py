@@ -219,6 +219,13 @@ def test_a_hint_counts_only_where_the_shape_agrees() -> None:
     assert "DG215" in ask(weak, [hint], thresholds={"acceptance_min_mean_length": 3})[0].why
 
 
+def test_what_is_as_expected_is_no_suspect() -> None:
+    """DG420 says of the engine's verification that it is not the cause."""
+    cleared = finding("DG420", "engine.verification", "info").as_dict()
+    cleared["observed"] = cleared["expected"] = "a linear chain of drafts"
+    assert all("DG420" not in suspect.why for suspect in ask(MEASURED["wrong-mask"], [cleared]))
+
+
 def test_findings_may_be_stored_ones() -> None:
     stored = [finding("DG206", "drafter.dflash_config.mask_token_id").as_dict()]
     decision = decide(MEASURED["wrong-mask"], DEFAULTS)

@@ -53,7 +53,7 @@ def config_is_there(facts: Facts) -> Iterator[Finding]:
     if facts.has_config or any(finding.code == "DG202" for finding in facts.unreadable):
         return
     proven = {key: facts.inferred[key] for key in QWEN3_DEFAULTS if key in facts.inferred}
-    given = {"architectures": ["DFlashDraftModel"], "model_type": "qwen3", **proven}
+    given = {"architectures": ["DFlashDraftModel"], "model_type": "qwen3", **proven, "vocab_size": facts.rows}
     unknown = ", ".join(NOT_IN_THE_WEIGHTS)
     yield error(
         code="DG201",
