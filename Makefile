@@ -59,13 +59,16 @@ apt-get -qq -o DPkg::Lock::Timeout=300 update
 $${install/apt-get/apt-get -qq -o DPkg::Lock::Timeout=300}
 endef
 
-.PHONY: help deploy replay test test-unit test-long bench lint tiny-pair system-packages test-packages clean .venv .venv-dev
+.PHONY: help deploy preflight replay test test-unit test-long bench lint tiny-pair system-packages test-packages clean .venv .venv-dev
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 deploy: .venv ## deploy to this machine, or elsewhere: make deploy ARGS="-i inventory/... --check --diff"
 	@.venv/bin/ansible-playbook deploy.yml $(ARGS)
+
+preflight: .venv ## judge the pair by its files; nothing is changed: make preflight ARGS="-e vllm_version=..."
+	@.venv/bin/ansible-playbook playbooks/preflight.yml $(ARGS)
 
 replay: .venv .venv-dev ## the incident again: its files against two engines, and the tiny pair broken for real
 	@$(DEV)/python -m tests.replay $(ARGS)

@@ -68,7 +68,9 @@ class ActionModule(ActionBase):
         if not shows or self._task.check_mode:
             return
         if reports:
-            command = repeat.command(context.CLIARGS, host, load_extra_vars(self._loader), os.getcwd())
+            command = repeat.command(
+                context.CLIARGS, host, load_extra_vars(self._loader), os.getcwd(), sys.argv[0]
+            )
             controller.write_reports(reports, host, result, attempted, command)
         table = controller.summary(result, host, str(given.get("prompts") or ""), reports)
         if table:

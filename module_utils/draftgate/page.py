@@ -107,7 +107,8 @@ def _header(evidence: Mapping[str, Any], serving: str) -> Element:
         viewBox="0 0 24 24",
         aria_hidden="true",
     )
-    where = f"release {evidence.get('release')} on {evidence.get('host')}"
+    model = f" of {evidence['model']}" if evidence.get("model") else ""
+    where = f"release {evidence.get('release')}{model} on {evidence.get('host')}"
     title = el("h1", str(evidence.get("verdict")).upper(), el("span", where))
     return el(
         "header",

@@ -46,6 +46,7 @@ def build(
     return {
         "format": FORMAT,
         "release": short(serve_digest),
+        "model": serve.get("served_model_name"),
         "host": host,
         "time": utc(now),
         "engine": dict(serve["engine"]),

@@ -15,7 +15,12 @@ _RETRY = "acceptance_retry"
 _UNTOLD = "…"
 
 
-def command(options: Mapping[str, Any], host: str, given: Mapping[str, Any], directory: str) -> str:
+PROGRAM = "ansible-playbook"
+
+
+def command(
+    options: Mapping[str, Any], host: str, given: Mapping[str, Any], directory: str, program: str = PROGRAM
+) -> str:
     """``ansible-playbook deploy.yml -i … --limit HOST -e …``, for a shell.
 
     A variable that is none of ours is left out: it may be anything, a password among them.
@@ -24,11 +29,13 @@ def command(options: Mapping[str, Any], host: str, given: Mapping[str, Any], dir
     :param host: the inventory's name.
     :param given: the variables given by ``-e``, merged.
     :param directory: paths below it are told relative to it.
+    :param program: how Ansible was called; it may lie in an environment that is not in PATH.
     """
     arguments = options.get("args") or ()
     named = [arguments] if isinstance(arguments, str) else [str(argument) for argument in arguments]
     playbooks = [name for name in named if name.endswith((".yml", ".yaml"))] or [_DEPLOY]
-    words = ["ansible-playbook", *(told(path, directory) for path in playbooks)]
+    called = told(program, directory) if os.path.basename(program) == PROGRAM else PROGRAM
+    words = [called, *(told(path, directory) for path in playbooks)]
     for inventory in options.get("inventory") or ():
         words += ["-i", told(str(inventory), directory)]
     words += ["--limit", host]

@@ -87,7 +87,10 @@ class Replay:
         self._release = ""
 
     def run(self) -> Iterator[Row]:
-        yield self._green()
+        green = self._green()
+        yield green
+        if green.wrong:
+            return  # there is nothing to break
         for fault in FAULTS:
             yield self._fault(fault)
 

@@ -108,8 +108,13 @@ def tell(say: Any, *, whole: bool) -> bool:
     for claim in CLAIMS:
         for line in _answer(claim, claim.finding(findings)):
             say(line)
-    for scene in (guessed, newer, true):
+    for what, scene in (
+        ("All in all:", guessed),
+        ("The same config on an engine of today:", newer),
+        ("The config of the drafter's own revision:", true),
+    ):
         say("")
+        say(what)
         for line in scene.table.splitlines() if whole else scene.table.splitlines()[:3]:
             say(line)
     return all(claim.finding(findings) for claim in CLAIMS) and not errors(true) and bool(errors(newer))

@@ -409,9 +409,11 @@ def test_the_tree_is_cleared_where_there_is_something_else_to_blame(tmp_path: Pa
     assert tree({}) == []
     assert tree({}, version="0.19.0") == [], "an engine that cannot draft has no acceptance"
     (tmp_path / "config.json").write_text("{")
-    wish = {"engine": {"name": "vllm", "version": "0.32.0"}, "num_speculative_tokens": 7}
+    wish: dict[str, Any] = {"engine": {"name": "vllm", "version": "0.32.0"}, "num_speculative_tokens": 7}
     found = judge(str(tmp_path), str(TARGET), **wish).findings
-    assert found and all(finding.code != "DG420" for finding in found), "files that cannot be read say nothing"
+    assert found and all(finding.code != "DG420" for finding in found), (
+        "files that cannot be read say nothing"
+    )
 
 
 def test_an_upgrade_of_the_incidents_pair(tmp_path: Path) -> None:

@@ -64,6 +64,18 @@ def test_the_command_is_what_was_typed(options: dict[str, Any], expected: list[s
     assert words({}, **options) == ["ansible-playbook", *expected]
 
 
+@pytest.mark.parametrize(
+    ("program", "called"),
+    [
+        ("/srv/draftgate/.venv/bin/ansible-playbook", ".venv/bin/ansible-playbook"),
+        ("/usr/bin/ansible-playbook", "/usr/bin/ansible-playbook"),
+        ("/usr/bin/awx-manage", "ansible-playbook"),
+    ],
+)
+def test_ansible_is_called_as_it_was(program: str, called: str) -> None:
+    assert repeat.command({}, "gpu1", {}, "/srv/draftgate", program).split()[0] == called
+
+
 def test_variables_come_back_as_they_were() -> None:
     given = {
         "drafter_overrides": {"dflash_config": {"mask_token_id": 300, "note": "it's; $(ls) `x`"}},

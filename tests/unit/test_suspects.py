@@ -221,7 +221,7 @@ def test_a_hint_counts_only_where_the_shape_agrees() -> None:
 
 def test_what_is_as_expected_is_no_suspect() -> None:
     """DG420 says of the engine's verification that it is not the cause."""
-    cleared = finding("DG420", "engine.verification", "info").as_dict()
+    cleared: Any = finding("DG420", "engine.verification", "info").as_dict()
     cleared["observed"] = cleared["expected"] = "a linear chain of drafts"
     assert all("DG420" not in suspect.why for suspect in ask(MEASURED["wrong-mask"], [cleared]))
 
