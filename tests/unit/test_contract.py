@@ -17,6 +17,7 @@ from draftgate.errors import DraftgateError, InputError
 from draftgate.findings import ERROR, INFO, WARNING, Finding
 
 from tests.conftest import REPO, CallModule, RunModule
+from tests.incident import REPORTED as GUESSED
 from tests.model_files import (
     CONFIG_27B,
     drafter_tensors,
@@ -295,15 +296,6 @@ def test_bare_weights_say_what_they_prove_and_what_to_give(tmp_path: Path) -> No
 
 
 # The incident: a config made by hand for bare weights, on an engine that read it wrong.
-
-GUESSED = {
-    "architectures": ["DFlashDraftModel"],
-    "num_hidden_layers": 5,
-    "hidden_size": 5120,
-    "head_dim": 128,
-    "vocab_size": 248320,
-    "dflash_config": {"target_layer_ids": [1, 17, 33, 49, 63], "mask_token_id": 151669},
-}
 
 
 def test_the_incident_is_stopped_before_anything_starts(tmp_path: Path) -> None:

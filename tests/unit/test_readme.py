@@ -30,7 +30,7 @@ def printed(words: list[str]) -> list[str]:
 
 def plain(line: str) -> str:
     """Without the seconds of this run, and what an ellipsis leaves out."""
-    return re.sub(r"\d+\.\d+ s", "… s", line).partition(" …")[0].rstrip()
+    return re.sub(r"\d+\.\d+ s", "… s", line).partition("…")[0].rstrip()
 
 
 @pytest.mark.parametrize(
