@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional
 
@@ -26,6 +27,7 @@ if str(_PACKAGES) not in sys.path:  # plugins beside a playbook cannot import it
 from draftgate import preflight, wishes  # noqa: E402 - needs the path above
 from draftgate.argv import looks_secret, validate_args, validate_environment  # noqa: E402 - likewise
 from draftgate.errors import InputError  # noqa: E402 - likewise
+from draftgate.evidence import utc  # noqa: E402 - likewise
 from draftgate.files import write_json  # noqa: E402 - likewise
 from draftgate.layout import Home  # noqa: E402 - likewise
 
@@ -62,7 +64,7 @@ class ActionModule(ActionBase):
         if result["findings"] or notes or show == "always":
             Display().display(f"\n{preflight.table(subject, result, notes)}\n")
         if path:
-            _write(path, preflight.document(subject, result, refused))
+            _write(path, {"time": utc(time.time()), **preflight.document(subject, result, refused)})
         return result if Display().verbosity or not result.get("failed") else _brief(result)
 
 

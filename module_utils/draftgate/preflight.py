@@ -196,7 +196,11 @@ def _comparison(comparison: Optional[Mapping[str, Any]]) -> List[str]:
         return []
     before, after = named(comparison["engine_before"]), named(comparison["engine_after"])
     lines = [f"  From {before} to {after}"]
-    for verb, key in (("goes", "gone"), ("comes", "new"), ("stays", "stay")):
+    for finding in comparison["gone"]:  # the others stand above
+        told = str(finding["message"]).partition(". ")[0].rstrip(".")
+        lines += _lines("    goes  ", f"{finding['code']} {finding['field']}: {told}.")
+    lines += [] if comparison["gone"] else ["    goes  nothing"]
+    for verb, key in (("comes", "new"), ("stays", "stay")):
         lines += _lines(f"    {verb:6}", ", ".join(_briefly(comparison[key])) or "nothing")
     return lines
 

@@ -184,7 +184,8 @@ def test_an_upgrade_shows_old_against_new_before_anything_is_touched(models: Pat
     before = snapshot(models.parent / "home")
     done = preflight(models, **pair, vllm_version="0.32.0")
     assert done.code == 0
-    assert "From vLLM 0.20.1 to vLLM 0.32.0 goes DG402 engine.version, DG403 engine.version" in done.told
+    told = "From vLLM 0.20.1 to vLLM 0.32.0 goes DG402 engine.version: vLLM 0.20.1 reads each target layer"
+    assert told in done.told and "goes DG403 engine.version: vLLM 0.20.1 ignores the windows" in done.told
     assert "comes nothing" in done.told and "on 2x sm_86, 48 GiB each" in done.told
     both = document(models)["comparison"]
     assert [finding["code"] for finding in both["gone"]] == ["DG402", "DG403", "DG409"]

@@ -81,7 +81,7 @@ def test_the_table_says_everything_once() -> None:
         "DG201 field.of.DG201 1 → 2 The message of DG201. → The fix of DG201. https://github.com/",
         "The message of DG206. accepted: to measure it",
         'absent → ["a", "b"]',
-        "From vLLM 0.20.1 to vLLM 0.32.0 goes DG402 field.of.DG402 comes nothing",
+        "From vLLM 0.20.1 to vLLM 0.32.0 goes DG402 field.of.DG402: The message of DG402. comes nothing",
         "stays DG215 field.of.DG215, DG221 at 2 fields",
     ):
         assert said in told
