@@ -8,13 +8,13 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 
 from .config_fields import is_integer, text_config
 from .errors import InputError
-from .files import read_json
 from .findings import ERROR
 from .mask_candidates import NO_NAME, NOT_A_CHOICE, judge, rank, says_mask
 from .tokenizer import TOKENIZER_FILE, Tokenizer, read_tokenizer
 from .tokenizer_agreement import judge_agreement
 from .tokenizer_findings import judge_files
 from .tokenizer_text import visible
+from .untrusted import read_json
 
 CONFIG_NAME = "config.json"
 WIDTH = 100

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import unicodedata
@@ -200,3 +201,11 @@ def test_the_27b_target_reads_as_the_incident_needed_it(tmp_path: Path) -> None:
     text = table(probe(str(target), window={"first": 248040, "last": 248080}, mask_token_id=151669))
     assert f"  248070  {'<|audio_start|>':44}  special, only in tokenizer_config.json" in text
     assert "248077" in text and "a drafter of exactly this shape" in " ".join(text.split())
+
+
+@pytest.mark.timeout(10)
+def test_a_config_that_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    write_json(tmp_path / "tokenizer.json", {"model": {"type": "BPE", "vocab": {"a": 0}}})
+    os.mkfifo(tmp_path / "config.json")
+    with pytest.raises(InputError, match="no regular file"):
+        probe(str(tmp_path))
