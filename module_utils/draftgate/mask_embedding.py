@@ -69,7 +69,7 @@ def read_mask_embedding(drafter_dir: str) -> Optional[MaskEmbedding]:
                 return _embedding(archive)
     except OSError as exc:
         raise _broken(f"it cannot be read: {exc.strerror}") from exc
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as exc:
+    except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError) as exc:
         raise _broken(f"it is no zip as torch.save writes it ({exc})") from exc
     except (ValueError, LookupError, StopIteration) as exc:
         raise _broken(f"it makes no sense ({type(exc).__name__})") from exc
