@@ -454,8 +454,9 @@ def test_foreign_names_are_seen() -> None:
             "^", ""
         )
     )
+    near = "a frame/w^ork/x, ~/w^ork/x and https://download.pytorch.org/whl/cpu"
     assert [len(FOREIGN.findall(word)) for word in foreign.split()] == [1, 1, 1, 1, 1]
-    assert FOREIGN.findall("a frame/work/x, ~/work/x and https://download.pytorch.org/whl/cpu") == []
+    assert FOREIGN.findall(near.replace("^", "")) == []
 
 
 def test_tracked_files_name_no_machine_and_no_registry() -> None:
