@@ -14,7 +14,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, Iterator, List, Mapping, Optional
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
@@ -62,7 +62,7 @@ class ActionModule(ActionBase):
         subject = _subject(given, variables["inventory_hostname"])
         notes = preflight.acceptance_notes(given.get("accept_findings") or [], result["findings"])
         if result["findings"] or notes or show == "always":
-            Display().display(f"\n{preflight.table(subject, result, notes)}\n")
+            Display().display(f"\n{preflight.table(subject, result, notes, refused)}\n")
         if path:
             _write(path, {"time": utc(time.time()), **preflight.document(subject, result, refused)})
         return result if Display().verbosity or not result.get("failed") else _brief(result)
@@ -96,13 +96,20 @@ def _shown(given: Any) -> Any:
 
 
 def _remove(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+    with _named(path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
         os.unlink(path)
 
 
 def _write(path: str, document: Dict[str, Any]) -> None:
-    try:
+    with _named(path):
         write_json(path, document)
+
+
+@contextlib.contextmanager
+def _named(path: str) -> Iterator[None]:
+    """What cannot be written names the variable that says where."""
+    try:
+        yield
     except OSError as exc:
         step = "Set draftgate_reports_dir to a directory of the controller, or to nothing."
         raise AnsibleActionFail(f"writing {path!r}: {exc.strerror}. {step}") from exc

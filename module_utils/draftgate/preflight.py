@@ -44,18 +44,19 @@ class Subject(NamedTuple):
     num_speculative_tokens: int
 
 
-def table(subject: Subject, result: Mapping[str, Any], notes: Sequence[str] = ()) -> str:
+def table(subject: Subject, result: Mapping[str, Any], notes: Sequence[str] = (), refused: str = "") -> str:
     """At most 100 columns, but for addresses, which are never broken.
 
     :param result: ``findings``, ``inferred`` and ``comparison`` as the module returns them.
     :param notes: what else is to be known (:func:`acceptance_notes`).
+    :param refused: why a deploy would refuse the wish whatever the files say; empty where it would not.
     """
     findings: Sequence[Finding] = result["findings"]
     blocks = [
-        _head(subject, findings, result.get("inferred") or {}),
+        _head(subject, findings, result.get("inferred") or {}, refused),
         *(_group(severity, findings) for severity in _GROUPS),
         _comparison(result.get("comparison")),
-        [line for note in notes for line in _lines("  note  ", note)],
+        [line for note in [refused, *notes] if note for line in _lines("  note  ", note)],
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
@@ -63,11 +64,11 @@ def table(subject: Subject, result: Mapping[str, Any], notes: Sequence[str] = ()
 def document(subject: Subject, result: Mapping[str, Any], refused: str = "") -> Dict[str, Any]:
     """``preflight.json``: the same for a program.
 
-    :param refused: why a deploy would refuse the wish whatever the files say; empty where it would not.
+    :param refused: as :func:`table` takes it.
     """
     told = ("findings", "inferred", "effective_config", "comparison")
     return {
-        "verdict": REFUSED if refused else verdict(result["findings"]),
+        "verdict": verdict(result["findings"], refused),
         "refused": refused,
         **subject._asdict(),
         **{key: result.get(key) for key in told},
@@ -98,15 +99,17 @@ def check_gpu(gpu: Mapping[str, Any]) -> None:
         raise InputError("reading drafter_gpu", f"arch is {arch!r}", "as in sm_86", step)
 
 
-def verdict(findings: Sequence[Finding]) -> str:
-    """``refused`` where there is an error that nobody accepted."""
+def verdict(findings: Sequence[Finding], refused: str = "") -> str:
+    """``refused`` where there is an error that nobody accepted, or the wish itself is."""
     stops = any(finding["severity"] == ERROR and not finding["accepted"] for finding in findings)
-    return REFUSED if stops else READY
+    return REFUSED if stops or refused else READY
 
 
-def _head(subject: Subject, findings: Sequence[Finding], inferred: Mapping[str, Any]) -> List[str]:
+def _head(
+    subject: Subject, findings: Sequence[Finding], inferred: Mapping[str, Any], refused: str
+) -> List[str]:
     counts = ", ".join(_counts(findings)) or "nothing found"
-    first = f"{subject.host}  {verdict(findings).upper()}  {counts}".lstrip()
+    first = f"{subject.host}  {verdict(findings, refused).upper()}  {counts}".lstrip()
     pair = f"{subject.drafter} for {subject.target}, k {subject.num_speculative_tokens}"
     lines = [first, *_lines("  pair     ", pair)]
     lines += _lines("  engine   ", f"{named(subject.engine)} on {_gpu(subject.gpu)}")

@@ -134,7 +134,7 @@ def test_what_a_deploy_refuses_is_never_ready(models: Path, variables: dict[str,
     report = models.parent / "reports/localhost/preflight.json"
     write_json(report, {"verdict": "ready"})
     done = preflight(models, **variables)
-    assert done.code == 2 and said in done.told
+    assert done.code == 2 and said in done.told and "READY" not in done.output
     assert not report.exists() or read_json(report)["verdict"] == "refused"
 
 
