@@ -9,7 +9,7 @@ import json
 import os
 import re
 import shlex
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Set
 
 from . import page, progress, repeat, report
 from .errors import InputError
@@ -20,6 +20,9 @@ POLL_SECONDS = 4.0
 
 SHOW_SECONDS = 15.0
 """A line this often while only the time passes."""
+
+SHOWN_STEP_SECONDS = 1.0
+"""A step this long has a line of its own, even where no call happened to see it."""
 
 _SAID_ELSEWHERE = frozenset(
     ("journal", "status", "evidence", "current_evidence", "differs", "error", "job", "action", "findings")
@@ -35,9 +38,11 @@ Show = Callable[[str], None]
 def follow(execute: Execute, show: Show, host: str, job: str) -> Dict[str, Any]:
     """Call the module until its job has ended; one line whenever the picture changed, or time has passed.
 
-    What only the first call knows (``differs``, ``action``) is kept in the result.
+    What only the first call knows (``differs``, ``action``) is kept in the result. A step that began and
+    ended between two calls is shown once it is known.
     """
     first: Dict[str, Any] = {}
+    steps: Set[str] = set()
     arguments: Dict[str, Any] = {"wait_seconds": POLL_SECONDS}
     shown: Mapping[str, Any] = {}
     while True:
@@ -47,6 +52,9 @@ def follow(execute: Execute, show: Show, host: str, job: str) -> Dict[str, Any]:
         }
         job_state: Mapping[str, Any] = result.get("job") or {}
         if not job_state.get("running"):
+            for step, seconds in (_stages(result) or {}).items():
+                if step not in steps and seconds >= SHOWN_STEP_SECONDS:
+                    show(f"{host} | {job} | {step} | took {progress.span(seconds)}")
             return {**first, **result}
         if result.get("announce"):
             show(f"{host} | {job} | {result['announce']}")
@@ -54,6 +62,7 @@ def follow(execute: Execute, show: Show, host: str, job: str) -> Dict[str, Any]:
         if _is_news(state, shown):
             show(progress.line(host, job, state))
             shown = state
+            steps.add(str(state.get("stage")))
         arguments = {
             "wait_seconds": POLL_SECONDS,
             "seen": str(state.get("stage", "")),

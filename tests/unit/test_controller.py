@@ -55,6 +55,28 @@ def test_reports_may_lie_below_a_tilde(tmp_path: Path, monkeypatch: pytest.Monke
     assert json.loads(Path(written[0]).read_text("utf-8"))["verdict"] == "fail"
 
 
+@pytest.mark.parametrize(
+    ("seen", "taken", "shown"),
+    [
+        (["stop", "warm up"], {"previous_stopped": 2.0, "started": 0.0, "gated": 5.2}, ["gate | took 5s"]),
+        (["warm up", "gate"], {"gated": 5.2}, []),
+        ([], {"previous_stopped": 0.0, "gated": 0.3}, []),
+    ],
+    ids=["between two calls", "seen", "decided from stored evidence"],
+)
+def test_a_step_that_no_call_saw_is_shown_when_it_is_known(
+    seen: list[str], taken: dict[str, float], shown: list[str]
+) -> None:
+    states = [
+        {"stage": stage, "done": 0, "total": 0, "detail": "", "started": 0.0, "updated": 1.0} for stage in seen
+    ]
+    running = [{"attempt": "a", "job": {"running": True, "progress": state}} for state in states]
+    answers = iter([*running, {"changed": True, "result": {"stages": taken}}])
+    lines: list[str] = []
+    controller.follow(lambda arguments: next(answers), lines.append, "gpu1", "switch")
+    assert lines[len(seen) :] == [f"gpu1 | switch | {line}" for line in shown]
+
+
 def switched(**more: Any) -> dict[str, Any]:
     """What the module brings from a switch that was restored."""
     state = {**STATE, "release": PASS["release"], "speculation": True}
