@@ -68,7 +68,8 @@ def test_a_step_that_no_call_saw_is_shown_when_it_is_known(
     seen: list[str], taken: dict[str, float], shown: list[str]
 ) -> None:
     states = [
-        {"stage": stage, "done": 0, "total": 0, "detail": "", "started": 0.0, "updated": 1.0} for stage in seen
+        {"stage": stage, "done": 0, "total": 0, "detail": "", "started": 0.0, "updated": 1.0}
+        for stage in seen
     ]
     running = [{"attempt": "a", "job": {"running": True, "progress": state}} for state in states]
     answers = iter([*running, {"changed": True, "result": {"stages": taken}}])
