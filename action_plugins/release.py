@@ -22,7 +22,7 @@ _PACKAGES = Path(__file__).resolve().parent.parent / "module_utils"
 if str(_PACKAGES) not in sys.path:  # plugins beside a playbook cannot import its module_utils otherwise
     sys.path.insert(0, str(_PACKAGES))
 
-from draftgate import agent, controller, repeat  # noqa: E402 - needs the path above
+from draftgate import agent, agent_code, controller, repeat  # noqa: E402 - needs the path above
 
 _FOLLOWED = ("switched", "restored")
 
@@ -36,11 +36,16 @@ class ActionModule(ActionBase):
         given = self._shipped(dict(self._task.args))
         reports, state = str(given.pop("reports_dir", "") or ""), given.get("state")
 
-        def execute(more: Dict[str, Any]) -> Dict[str, Any]:
+        shipment = agent_code.Shipment(str(_PACKAGES / agent.PACKAGE))
+
+        def once(arguments: Dict[str, Any]) -> Dict[str, Any]:
             answer: Dict[str, Any] = self._execute_module(
-                module_name="release", module_args={**given, **more}, task_vars=variables
+                module_name="release", module_args=arguments, task_vars=variables
             )
             return answer
+
+        def execute(more: Dict[str, Any]) -> Dict[str, Any]:
+            return shipment.call(once, {**given, **more})
 
         if state not in _FOLLOWED or self._task.check_mode:
             result = execute({})
@@ -50,8 +55,7 @@ class ActionModule(ActionBase):
         return result if Display().verbosity else controller.brief(result)
 
     def _shipped(self, given: Dict[str, Any]) -> Dict[str, Any]:
-        """The arguments with the agent's digest and the prompt set's content filled in."""
-        given["agent"] = agent.build(str(_PACKAGES / agent.PACKAGE))[0]
+        """The arguments with the prompt set's content filled in."""
         path = given.pop("prompts_path", "")
         if path:
             try:

@@ -63,10 +63,6 @@ options:
     description: The drafter's directory in the host's model store; empty without speculation.
     type: str
     default: ""
-  agent:
-    description: Digest of the agent that the controller ships. Filled in by the action plugin.
-    type: str
-    default: ""
   keep:
     description: How many release directories V(pruned) leaves, besides the active and the previous one.
     type: int
@@ -90,6 +86,16 @@ options:
     description: The attempt that an earlier call began. Without it one begins, or a running one is joined.
     type: str
     default: ""
+  agent:
+    description:
+      - Digest of the agent that the controller ships. The module's logic runs from the host's agent of this
+        digest. Filled in by the action plugin.
+    type: str
+    default: ""
+  agent_archive:
+    description: The agent itself, for a host that lacks it. Filled in by the action plugin.
+    type: str
+    default: ""
 author: [Draftgate contributors]
 """
 
@@ -107,6 +113,7 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+agent_missing: {description: The host lacks O(agent) and must be sent it., type: bool, returned: then}
 status_text: {description: The same for a person., type: str, returned: inspected without a spec}
 release: {description: Id of the wished release., type: str, returned: success}
 current: {description: Id of the release that is activated., type: str, returned: inspected}
@@ -142,13 +149,10 @@ removed: {description: Removed release directories., type: list, elements: str, 
 kept: {description: Caches that were left., type: list, elements: str, returned: absent}
 """
 
-from typing import Any, Callable, Dict  # noqa: E402 - documentation first, as Ansible wants it
+from typing import Any, Dict  # noqa: E402 - documentation first, as Ansible wants it
 
 from ansible.module_utils.basic import AnsibleModule  # noqa: E402
-from ansible.module_utils.draftgate import release, removal  # noqa: E402
-from ansible.module_utils.draftgate.ansible_glue import run_module  # noqa: E402
-from ansible.module_utils.draftgate.jobs import Wait  # noqa: E402
-from ansible.module_utils.draftgate.layout import Home  # noqa: E402
+from ansible.module_utils.draftgate import agent_code  # noqa: E402
 
 
 def argument_spec() -> Dict[str, Any]:
@@ -167,44 +171,19 @@ def argument_spec() -> Dict[str, Any]:
         "prompts": {"type": "str", "default": ""},
         "prompts_path": {"type": "str", "default": ""},
         "drafter_source": {"type": "str", "default": ""},
-        "agent": {"type": "str", "default": ""},
         "keep": {"type": "int", "default": 5},
         "purge": {"type": "bool", "default": False},
         "reports_dir": {"type": "str", "default": ""},
         "wait_seconds": {"type": "float"},
         "seen": {"type": "str", "default": ""},
         "attempt": {"type": "str", "default": ""},
+        **agent_code.ARGUMENTS,
     }
-
-
-def work(module: AnsibleModule) -> Callable[[], Dict[str, Any]]:
-    """The one call that the wished state stands for."""
-    given, check = module.params, module.check_mode
-    request = release.Request(
-        home=Home.at(given["home"]),
-        wished=given["spec"],
-        options=given["options"],
-        findings=given["findings"],
-        drafter_overrides=given["drafter_overrides"],
-        # YAML reads a key of digits as a number
-        secrets={name: str(value) for name, value in given["secrets"].items() if value not in (None, "")},
-        agent=given["agent"],
-    )
-    wait = Wait(given["wait_seconds"], given["seen"], given["attempt"])
-    calls: Dict[str, Callable[[], Dict[str, Any]]] = {
-        "inspected": lambda: release.inspected(request),
-        "prepared": lambda: release.prepared(request, given["prompts"], given["drafter_source"], check),
-        "switched": lambda: release.switched(request, wait, check),
-        "restored": lambda: release.restored(request, wait, check),
-        "pruned": lambda: removal.pruned(request.home, given["keep"], check),
-        "absent": lambda: removal.absent(request.home, request.backend(), given["purge"], check),
-    }
-    return calls[given["state"]]
 
 
 def main() -> None:
     module = AnsibleModule(argument_spec=argument_spec(), supports_check_mode=True)
-    run_module(module, lambda: work(module)())
+    agent_code.run(module, "release")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import functools
 import importlib.util
@@ -23,6 +24,7 @@ os.environ["ANSIBLE_CONFIG"] = str(REPO / "ansible.cfg")
 import ansible.module_utils  # noqa: E402 - after its configuration is named
 from ansible.module_utils.testing import patch_module_args  # noqa: E402 - likewise
 from ansible.plugins.loader import init_plugin_loader, module_utils_loader  # noqa: E402 - likewise
+from draftgate import agent  # noqa: E402 - likewise
 
 # `import draftgate` comes from pythonpath in pyproject.toml; this is the name that modules import it by.
 ansible.module_utils.__path__.append(str(REPO / "module_utils"))
@@ -71,6 +73,9 @@ def call_module() -> CallModule:
     def call(name: str, arguments: dict[str, Any], **internal: bool) -> dict[str, Any]:
         module = import_module_file(name)
         passed = {**arguments, **{f"_ansible_{key}": value for key, value in internal.items()}}
+        if hasattr(module, "agent_code"):  # what its action plugin would ship
+            digest, archive = agent.build(str(REPO / "module_utils" / agent.PACKAGE))
+            passed |= {"agent": digest, "agent_archive": base64.b64encode(archive).decode()}
         output = io.StringIO()
         with patch_module_args(passed), contextlib.redirect_stdout(output), pytest.raises(SystemExit):
             module.main()

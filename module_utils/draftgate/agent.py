@@ -57,10 +57,10 @@ def installed(home: Home) -> str:
         name = os.readlink(home.agent_current)
     except OSError:
         return ""
-    return name if _is_whole(home.path("agent", name)) else ""
+    return name if is_whole(home.path("agent", name)) else ""
 
 
-def _is_whole(target: str) -> bool:
+def is_whole(target: str) -> bool:
     """Whether every file is what it was when it was sent: a power cut can leave empty ones."""
     try:
         return short(_digest(_sources(os.path.join(target, PACKAGE)))) == os.path.basename(target)
@@ -76,7 +76,7 @@ def install(home: Home, digest: str, archive: bytes, python: str) -> bool:
     """
     target = home.agent(digest)
     changed = installed(home) != short(digest)
-    if not _is_whole(target):
+    if not is_whole(target):
         _unpack(target, digest, archive)
     _point(home.agent_current, os.path.basename(target))
     return _write_command(home, python) or changed

@@ -7,10 +7,10 @@ import hashlib
 import json
 import os
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from . import agent as host_agent
-from . import effective_config, host, jobs, options, spec, status
+from . import effective_config, host, jobs, options, removal, spec, status
 from .backend import choose
 from .backend.base import Backend
 from .canonical import digest
@@ -389,3 +389,30 @@ def _verdict_error(
         code=error.get("code"),
         details={**facts, "cause": (error.get("details") or {}).get("cause") or result.get("cause", "")},
     )
+
+
+def module_result(given: Mapping[str, Any], check: bool) -> Dict[str, Any]:
+    """The module ``release``: the one call that the wished state stands for.
+
+    :param given: the module's arguments.
+    """
+    request = Request(
+        home=Home.at(given["home"]),
+        wished=given["spec"],
+        options=given["options"],
+        findings=given["findings"],
+        drafter_overrides=given["drafter_overrides"],
+        # YAML reads a key of digits as a number
+        secrets={name: str(value) for name, value in given["secrets"].items() if value not in (None, "")},
+        agent=given["agent"],
+    )
+    wait = Wait(given["wait_seconds"], given["seen"], given["attempt"])
+    calls: Dict[str, Callable[[], Dict[str, Any]]] = {
+        "inspected": lambda: inspected(request),
+        "prepared": lambda: prepared(request, given["prompts"], given["drafter_source"], check),
+        "switched": lambda: switched(request, wait, check),
+        "restored": lambda: restored(request, wait, check),
+        "pruned": lambda: removal.pruned(request.home, given["keep"], check),
+        "absent": lambda: removal.absent(request.home, request.backend(), given["purge"], check),
+    }
+    return calls[given["state"]]()
