@@ -49,6 +49,16 @@ CODES: Dict[str, Code] = {
         "The environment, its wheels and pip's cache need more than is free.",
         "Free some, or set vllm_runtime_root to a larger file system.",
     ),
+    "DG160": Code(
+        "The engine's user cannot reach the installation",
+        "Under systemd it does not see /root, /home and /tmp.",
+        "Set draftgate_home to auto, and vllm_runtime_root below /var.",
+    ),
+    "DG161": Code(
+        "The engine's user cannot be used",
+        "It is root, no name of a user, or gone from the host.",
+        "Set draftgate_user to a user of its own; a deploy creates it.",
+    ),
     # 2xx: the drafter's config and weights
     "DG201": Code(
         "The drafter has no config.json",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 import tempfile
 from typing import Any, Callable, Dict
 
@@ -23,7 +24,8 @@ def fsync_directory(path: str) -> None:
 def make_directory(path: str, mode: int = 0o755) -> None:
     """Make ``path``, and its missing parents with 0755; nothing where it is there already.
 
-    A mode always, because without one a umask of 000 gives everybody the right to write.
+    A mode always, whatever the umask: 000 would give everybody the right to write, and under 077 an engine
+    with a user of its own could not reach its models.
 
     :raises FileExistsError: something else has that name.
     """
@@ -32,6 +34,7 @@ def make_directory(path: str, mode: int = 0o755) -> None:
         make_directory(parent)
     try:
         os.mkdir(path, mode)
+        os.chmod(path, stat.S_IMODE(os.stat(path).st_mode) | mode)  # a setgid bit is inherited and stays
     except FileExistsError:
         if not os.path.isdir(path):
             raise

@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Opt
 
 from . import processes
 from .argv import engine_argv, engine_environment
-from .backend import choose
+from .backend import choose, hardening
 from .backend.base import ENGINE_PREFIX, Backend, Service, ServiceState
 from .engine_client import client_for
 from .errors import DraftgateError, LaunchError
@@ -332,14 +332,17 @@ def service_for(deployment: Mapping[str, Any], home: Home) -> Service:
     :raises InputError: see ``argv``.
     """
     serve, place = deployment["serve"], deployment["place"]
+    user = str(place.get("user") or "")
     paths = {
         "runtime": os.path.join(place["runtimes"], serve["runtime"]["lock"][:12]),
         "target": home.model(serve["target"]["digest"]),
         "drafter": home.release_drafter(deployment["release"]),
-        "cache": home.cache,
+        "cache": home.engine_cache(user),
         "home": home.root,
     }
     environment = engine_environment(serve, paths)
+    if user:  # a system user has no home directory, and whatever is compiled has to survive a restart
+        environment = {**caches_below(paths["cache"]), **environment}
     if place["gpus"]:
         # Without PCI_BUS_ID CUDA numbers cards by speed, and another card is used than nvidia-smi shows
         environment.update(CUDA_DEVICE_ORDER="PCI_BUS_ID", CUDA_VISIBLE_DEVICES=",".join(place["gpus"]))
@@ -349,7 +352,16 @@ def service_for(deployment: Mapping[str, Any], home: Home) -> Service:
         environment=environment,
         secret_files={name: home.secret(name, salted) for name, salted in sorted(place["secrets"].items())},
         working_directory=home.root,
+        user=user,
+        cache=paths["cache"],
+        traits=hardening.traits(place, paths["runtime"]),
     )
+
+
+def caches_below(directory: str) -> Dict[str, str]:
+    """Where an engine's libraries keep what they compile, when all of it has to lie in one directory."""
+    names = {"VLLM_CACHE_ROOT": "vllm", "TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
+    return {"HOME": directory, **{name: os.path.join(directory, part) for name, part in names.items()}}
 
 
 def converge(spec: Mapping[str, Any], state: str, timeout: float, check: bool) -> Dict[str, Any]:

@@ -7,6 +7,19 @@ from dataclasses import dataclass
 
 from .errors import InputError
 
+AUTO = "auto"
+"""As a home: the system's directory where systemd runs services for us, else one of the user's own."""
+SYSTEM_ROOT, USER_ROOT = "/var/lib/draftgate", "~/.draftgate"
+
+
+def root_under_systemd() -> bool:
+    """Whether systemd is process 1 and we are root."""
+    try:
+        with open("/proc/1/comm", encoding="utf-8") as handle:
+            return handle.read().strip() == "systemd" and os.geteuid() == 0
+    except OSError:
+        return False
+
 
 @dataclass(frozen=True)
 class Home:
@@ -16,11 +29,13 @@ class Home:
 
     @classmethod
     def at(cls, path: str) -> Home:
-        """``~`` and relative parts resolved for the current user.
+        """``auto``, ``~`` and relative parts resolved for this host and the current user.
 
         :raises InputError: no path, the file system's root, or the user's own home directory: an
             installation is removed as a whole, so it has a directory of its own.
         """
+        if path.strip() == AUTO:
+            path = SYSTEM_ROOT if root_under_systemd() else USER_ROOT
         root = os.path.abspath(os.path.expanduser(path))
         if not path.strip() or root in ("/", os.path.abspath(os.path.expanduser("~"))):
             raise InputError(
@@ -123,3 +138,8 @@ class Home:
     @property
     def cache(self) -> str:
         return self.path("cache")
+
+    def engine_cache(self, user: str) -> str:
+        """What an engine may write to. A user's own: what root reads from the cache is not theirs to write,
+        and two engines side by side may have different users."""
+        return self.path("cache", user) if user else self.cache

@@ -167,12 +167,12 @@ def test_every_page_of_the_lock_is_hashed(repo: Path) -> None:
 def test_the_backend_is_chosen(
     monkeypatch: pytest.MonkeyPatch, wanted: str, systemd: bool, chosen: str
 ) -> None:
-    monkeypatch.setattr("draftgate.backend._systemd_is_usable", lambda: systemd)
+    monkeypatch.setattr("draftgate.backend.root_under_systemd", lambda: systemd)
     assert choose(Home("/h"), wanted, supervisor_lock="").name == chosen
 
 
 @pytest.mark.parametrize("wanted", ["systemd", "runit"])
 def test_a_backend_that_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch, wanted: str) -> None:
-    monkeypatch.setattr("draftgate.backend._systemd_is_usable", lambda: False)
+    monkeypatch.setattr("draftgate.backend.root_under_systemd", lambda: False)
     with pytest.raises(InputError):
         choose(Home("/h"), wanted, supervisor_lock="")

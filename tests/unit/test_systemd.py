@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
 import pytest
-from draftgate.backend import systemd
+from draftgate.backend import hardening, systemd
 from draftgate.backend.base import Job, Service
 from draftgate.backend.systemd import SystemdBackend
 from draftgate.errors import HostError, InputError
@@ -52,12 +52,26 @@ def test_the_unit_restarts_always_and_leaves_nothing_but_is_not_enabled() -> Non
 
 
 def test_a_user_brings_their_own_home_unless_it_is_set() -> None:
-    def homes(text: str) -> List[str]:
-        return [entry for entry in settings(text)["Environment"] if entry.startswith('"HOME=')]
+    def homes(**changes: Any) -> List[str]:
+        unit = settings(systemd.unit_text(service(user="vllm", **changes)))
+        assert unit["User"] == ["vllm"]
+        return [entry for entry in unit["Environment"] if entry.startswith('"HOME=')]
 
-    assert settings(systemd.unit_text(service(), user="vllm"))["User"] == ["vllm"]
-    assert homes(systemd.unit_text(service(), user="vllm")) == []
-    assert homes(systemd.unit_text(service(environment={"HOME": "/x"}), user="vllm")) == ['"HOME=/x"']
+    assert homes() == []
+    assert homes(environment={"HOME": "/x"}) == ['"HOME=/x"']
+
+
+def test_a_unit_names_what_the_host_has(tmp_path: Path) -> None:
+    text = systemd.unit_text(
+        service(user="vllm", cache="/h/cache/vllm"),
+        groups=["render", "video"],
+        before=["/usr/bin/nvidia-modprobe", "-u"],
+    )
+    unit = settings(text)
+    assert unit["SupplementaryGroups"] == ["render video"]
+    assert unit["ReadWritePaths"] == ['"/h/cache/vllm"']
+    assert "ExecStartPre=+-/usr/bin/nvidia-modprobe \\\n    -u\n" in text
+    assert not {"SupplementaryGroups", "ExecStartPre", "User"} & set(settings(systemd.unit_text(service())))
 
 
 @pytest.mark.parametrize(
@@ -77,8 +91,9 @@ def test_words_are_quoted_for_systemd(word: str, quoted: str) -> None:
     assert systemd.quoted(word) == quoted
 
 
-def test_a_command_expands_no_variable_and_no_specifier() -> None:
-    assert systemd.exec_line(["/a b/$x", "$HOME", "%h"]) == '"/a b/$x" "$$HOME" "%%h"'
+def test_a_command_expands_no_variable_and_no_specifier_and_has_a_word_a_line() -> None:
+    words = systemd.exec_line(["/a b/$x", "--port", "$HOME", "%h", "a=b", ";", "#", ""]).split(" \\\n    ")
+    assert words == ['"/a b/$x"', "--port", '"$$HOME"', '"%%h"', "a=b", '";"', '"#"', '""']
 
 
 @pytest.mark.parametrize(
@@ -96,12 +111,19 @@ def test_systemd_itself_reads_both_units(tmp_path: Path) -> None:
     command.parent.mkdir()
     command.write_text("#!/bin/sh\n")
     command.chmod(0o755)
-    wish = service(argv=(str(command), AWKWARD), environment={"A": AWKWARD}, working_directory=str(tmp_path))
+    wish = service(
+        argv=(str(command), AWKWARD, ";", "#", "plain"),
+        environment={"A": AWKWARD},
+        working_directory=str(tmp_path),
+        user="root",
+        cache=str(tmp_path / "a cache"),
+        traits=(hardening.CPU, hardening.LOOPBACK),
+    )
     environment_file = str(tmp_path / "e.env")
     Path(environment_file).write_text("")
-    boot = systemd.boot_unit_text(home).replace(systemd.quoted(home.command), systemd.quoted(str(command)))
+    boot = systemd.boot_unit_text(home).replace(systemd.quoted(home.command), str(command))
     units = {
-        "draftgate-engine-x.service": systemd.unit_text(wish, "root", environment_file=environment_file),
+        "draftgate-engine-x.service": systemd.unit_text(wish, environment_file=environment_file),
         "draftgate-boot.service": boot,
     }
     for name, text in units.items():
@@ -127,7 +149,8 @@ def test_a_job_keeps_its_verdict_and_is_run_again_only_when_interrupted() -> Non
     command = systemd.job_command(job, "draftgate-0af1-switch.service", "switch@0")
     assert command[:3] == ["systemd-run", "--quiet", "--unit=draftgate-0af1-switch.service"]
     properties = [word[len("--property=") :] for word in command if word.startswith("--property=")]
-    assert {"RemainAfterExit=yes", "SuccessExitStatus=0 3 4", "Restart=on-failure"} <= set(properties)
+    expected = {"SuccessExitStatus=0 3 4", "RestartPreventExitStatus=0 3 4", "Restart=always"}
+    assert expected | {"RemainAfterExit=yes"} <= set(properties)
     assert "--setenv=A=b c" in command and "--setenv=DRAFTGATE_SERVICE=switch@0" in command
     assert command[command.index("--") + 1 :] == ["/usr/bin/python3", "-c", "$$x %h"]
 
@@ -329,12 +352,18 @@ def test_a_finished_job_is_replaced(place: Tuple[Home, Path]) -> None:
 def test_ensure_enables_the_boot_unit_once(place: Tuple[Home, Path]) -> None:
     run = Systemctl()
     one = backend(place, run)
-    assert one.ensure() is False and one.ensure() is False
     boot = unit(place[0], "boot")
-    assert run.asked == [["systemctl", "daemon-reload"], ["systemctl", "enable", boot]]
+    enabling = [["systemctl", "daemon-reload"], ["systemctl", "enable", "--quiet", boot]]
+    assert one.ensure() is True and run.asked == enabling
+    assert one.ensure() is True, "killed before it was enabled"
+    wants = place[1] / "multi-user.target.wants"
+    wants.mkdir()
+    (wants / boot).symlink_to(place[1] / boot)
+    run.asked.clear()
+    assert one.ensure() is False and run.asked == []
     text = (place[1] / boot).read_text()
-    assert settings(text)["ExecStart"] == [f'"{place[0].command}" "recover"']
-    assert "network-online.target" not in text
+    assert f"ExecStart={place[0].command} \\\n    recover\n" in text
+    assert "Wants=" not in text, "it starts without a network too"
 
 
 def test_the_log_is_the_journal_from_a_moment_on(place: Tuple[Home, Path]) -> None:
@@ -358,4 +387,4 @@ def test_shutdown_removes_engines_jobs_and_the_boot_unit(place: Tuple[Home, Path
     assert list(place[1].iterdir()) == []
     stopped = [argv[2] for argv in run.asked if argv[:2] == ["systemctl", "stop"]]
     assert stopped == names[:2]
-    assert ["systemctl", "disable", names[2]] in run.asked
+    assert ["systemctl", "disable", "--quiet", "--now", names[2]] in run.asked

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-import os
 from typing import Optional
 
 from ..errors import InputError
-from ..layout import Home
+from ..layout import Home, root_under_systemd
 from .base import Backend, Job, JobState, Service, ServiceState
 from .supervisord import SupervisordBackend
 from .systemd import SystemdBackend
+from .users import engine_user, require_reachable
 
-__all__ = ["Backend", "Job", "JobState", "Service", "ServiceState", "choose"]
+__all__ = [
+    "Backend",
+    "Job",
+    "JobState",
+    "Service",
+    "ServiceState",
+    "choose",
+    "engine_user",
+    "require_reachable",
+]
 
 
-def choose(
-    home: Home, wanted: str, *, supervisor_lock: str, agent: Optional[str] = None, user: Optional[str] = None
-) -> Backend:
+def choose(home: Home, wanted: str, *, supervisor_lock: str, agent: Optional[str] = None) -> Backend:
     """The backend for this host.
 
     :param wanted: ``auto`` (systemd when it is PID 1 and we are root, else supervisord) or a name.
     :param supervisor_lock: text of the hash-pinned requirements file of supervisord's own environment.
     :param agent: directory that holds the package ``draftgate``; the home's current agent by default.
-    :param user: whom systemd runs engines as; root by default. supervisord has no choice.
     :raises InputError: another name, or systemd where it is not PID 1 or we are not root.
     """
-    usable = _systemd_is_usable()
+    usable = root_under_systemd()
     if wanted == "systemd" and not usable:
         raise InputError(
             "choosing the service manager",
@@ -34,16 +40,8 @@ def choose(
             "Set draftgate_service_backend: auto, or become root.",
         )
     if wanted == "systemd" or (wanted == "auto" and usable):
-        return SystemdBackend(home, user=user)
+        return SystemdBackend(home)
     if wanted in ("auto", "supervisord"):
         return SupervisordBackend(home, agent=agent or home.agent_current, lock=supervisor_lock)
     observed = f"draftgate_service_backend is {wanted!r}"
     raise InputError("choosing the service manager", observed, "auto, systemd or supervisord")
-
-
-def _systemd_is_usable() -> bool:
-    try:
-        with open("/proc/1/comm", encoding="utf-8") as handle:
-            return handle.read().strip() == "systemd" and os.geteuid() == 0
-    except OSError:
-        return False

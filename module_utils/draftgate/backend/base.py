@@ -34,6 +34,9 @@ class Service:
 
     :param secret_files: environment name -> path of a file with mode 0600 that holds the bare value.
     :param stop_seconds: between SIGTERM and SIGKILL.
+    :param user: whom it runs as where the manager can choose; empty = as the manager itself.
+    :param cache: the one directory that it may write to, made for it and given to ``user``.
+    :param traits: what decides what it may do, where the manager can restrict it; see ``hardening``.
     """
 
     name: str
@@ -42,6 +45,9 @@ class Service:
     secret_files: Dict[str, str]
     working_directory: str
     stop_seconds: int = 30
+    user: str = ""
+    cache: str = ""
+    traits: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -98,7 +104,7 @@ class Backend(Protocol):
     name: str
 
     def ensure(self) -> bool:
-        """Make sure that the manager is up; True when it had to be started."""
+        """Make sure that the manager is up and comes back after a boot; True when that changed anything."""
 
     def define(self, service: Service) -> bool:
         """Write the service down without starting it; True when that changed anything.

@@ -17,11 +17,11 @@ import time
 from typing import Callable, Dict, List, Mapping, Optional, Sequence
 
 from ..errors import HostError, InputError
-from ..files import write_changed
+from ..files import make_directory, write_changed
 from ..layout import Home
 from ..processes import home_digest, mark, owned, start_ticks
 from ..reaper import MARK, sweep
-from . import base
+from . import base, hardening, users
 from .base import Job, JobState, Runner, Service, ServiceState
 
 UNIT_DIRECTORY = "/etc/systemd/system"
@@ -29,8 +29,10 @@ BOOT = "boot"
 
 _CALL_SECONDS = 30.0
 _REMOVE_SECONDS = 60.0
+_BOOT_TRIES = 3
 _SHOWN = (
     "LoadState",
+    "NeedDaemonReload",
     "ActiveState",
     "SubState",
     "MainPID",
@@ -40,11 +42,14 @@ _SHOWN = (
     "ExecMainExitTimestampMonotonic",
 )
 _EXITED = "1"  # CLD_EXITED of waitid(2); CLD_KILLED is 2, CLD_DUMPED 3
+_NVIDIA_MODPROBE = "/usr/bin/nvidia-modprobe"
 
 
 class SystemdBackend:
-    """:param user: whom engines run as (root when None). Jobs run as root: they manage units.
-    :param run: how commands are run; :param unit_directory: where units are written.
+    """Engines run as their own user, jobs as root: they manage units.
+
+    :param run: how commands are run.
+    :param unit_directory: where units are written.
     """
 
     name = "systemd"
@@ -53,13 +58,11 @@ class SystemdBackend:
         self,
         home: Home,
         *,
-        user: Optional[str] = None,
         run: Runner = base.run_command,
         unit_directory: str = UNIT_DIRECTORY,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.home = home
-        self.user = user
         self._run = run
         self._units = unit_directory
         self._prefix = f"draftgate-{home_digest(home.root)}-"
@@ -67,20 +70,26 @@ class SystemdBackend:
 
     def ensure(self) -> bool:
         """systemd is up where we are; what may be missing is the unit that recovers after a boot."""
-        if write_changed(self._unit_path(BOOT), boot_unit_text(self.home)):
+        unit = self._unit(BOOT)
+        changed = write_changed(self._unit_path(BOOT), boot_unit_text(self.home))
+        if changed or not os.path.lexists(os.path.join(self._units, "multi-user.target.wants", unit)):
             self._systemctl("daemon-reload")
-            self._systemctl("enable", self._unit(BOOT))
-        return False
+            self._systemctl("enable", "--quiet", unit)
+            changed = True
+        return changed
 
     # Services
 
     def define(self, service: Service) -> bool:
+        if service.cache:
+            give(service.cache, service.user)
         changed = self._write_secrets(service)
         text = unit_text(
             service,
-            user=self.user,
             service_mark=mark(service.name, self.home.root),
             environment_file=self._secrets_of(service.name) if service.secret_files else None,
+            groups=users.gpu_groups() if service.user and hardening.GPU in service.traits else (),
+            before=device_nodes() if hardening.GPU in service.traits else (),
         )
         if write_changed(self._unit_path(service.name), text):
             self._systemctl("daemon-reload")
@@ -88,13 +97,23 @@ class SystemdBackend:
         return changed
 
     def start(self, name: str) -> None:
+        """:raises HostError: it was never defined, or could not be executed; it is stopped then, because
+        ``Restart=always`` would go on trying."""
         if not os.path.exists(self._unit_path(name)):
             raise HostError(f"starting {name}", "it was never defined", "a defined service")
-        if self.state(name).status == "running":
+        shown = self._show(name)
+        if _service_status(shown) == "running":
             return
+        if shown["NeedDaemonReload"] == "yes":  # killed between writing a unit and telling systemd
+            self._systemctl("daemon-reload")
         self._reset_failed(name)
         self._refuse_left(name, sweep(mark(name, self.home.root)))
-        self._systemctl("start", self._unit(name))
+        try:
+            self._systemctl("start", self._unit(name))
+        except HostError as exc:
+            told = self.log_tail(name, 4)
+            self.stop(name, _CALL_SECONDS)
+            raise HostError(exc.doing, " / ".join([exc.observed, *told]), next_step=exc.next_step) from exc
 
     def stop(self, name: str, deadline_seconds: float) -> None:
         """Also ends the automatic restarts of a bad start, and clears its failures: the next start must
@@ -119,9 +138,10 @@ class SystemdBackend:
 
     def remove(self, name: str) -> None:
         path = self._unit_path(name)
-        if os.path.exists(path):
+        if os.path.exists(path) or self.state(name).status != "absent":
             self.stop(name, _REMOVE_SECONDS)
-            os.unlink(path)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
             self._systemctl("daemon-reload")
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._secrets_of(name))
@@ -185,7 +205,7 @@ class SystemdBackend:
         for name in self._loaded():
             self.stop(name, _REMOVE_SECONDS)
         if os.path.exists(self._unit_path(BOOT)):
-            self._systemctl("disable", self._unit(BOOT))
+            self._systemctl("disable", "--quiet", "--now", self._unit(BOOT))
             os.unlink(self._unit_path(BOOT))
         self._systemctl("daemon-reload")
 
@@ -273,12 +293,43 @@ def _exit_code(shown: Mapping[str, str]) -> Optional[int]:
     return status if shown["ExecMainCode"] == _EXITED else 128 + status
 
 
+def give(directory: str, user: str) -> None:
+    """Make ``directory`` and let it, with all that lies in it, belong to ``user`` (to us when empty).
+
+    The directory itself last: what a kill interrupts is begun again. No link is followed: what is in there
+    was chosen by the engine.
+
+    :raises HostError: there is no such user.
+    """
+    owner = users.required_entry(user) if user else None
+    uid, gid = (owner.pw_uid, owner.pw_gid) if owner else (os.geteuid(), os.getegid())
+    make_directory(directory, 0o700)
+    if os.stat(directory).st_uid == uid:
+        return
+    for _path, folders, names, descriptor in os.fwalk(directory, follow_symlinks=False):
+        for name in [*folders, *names]:
+            os.chown(name, uid, gid, dir_fd=descriptor, follow_symlinks=False)
+    os.chown(directory, uid, gid)
+
+
+def device_nodes() -> List[str]:
+    """The command that loads NVIDIA's modules and makes their nodes; empty where it is not installed.
+
+    CUDA itself calls it, a setuid program, which NoNewPrivileges makes useless.
+    """
+    if not os.path.exists(_NVIDIA_MODPROBE):
+        return []
+    cards = len(glob.glob("/proc/driver/nvidia/gpus/*"))
+    return [_NVIDIA_MODPROBE, "-u", *(f"-c={number}" for number in range(max(cards, 1)))]
+
+
 def unit_text(
     service: Service,
-    user: Optional[str] = None,
     *,
     service_mark: str = "",
     environment_file: Optional[str] = None,
+    groups: Sequence[str] = (),
+    before: Sequence[str] = (),
 ) -> str:
     """The unit of one engine.
 
@@ -289,33 +340,37 @@ def unit_text(
     - secrets by ``EnvironmentFile``: PID 1 reads it as root, so the service's user need not be able to,
       and ``systemctl show`` does not print it. ``LoadCredential`` would hand over files, and vLLM reads
       VLLM_API_KEY and HF_TOKEN from the environment only.
-    - a private /tmp and /dev/shm: a killed engine leaves sockets and shared memory in both.
     - no rate limit on the log: a traceback of five processes at once is what it would drop.
-    - PrivateDevices, DevicePolicy and MemoryDenyWriteExecute stay away: CUDA and JIT need the contrary.
+    - no network-online.target: an activated release comes back on a host whose network does not.
+    - what it may do: the table ``hardening``.
+
+    :param groups: supplementary ones, which the host must have.
+    :param before: a command that root runs first; it may fail.
     """
     environment = {**base.base_environment(), **service.environment}
-    if user:
+    if service.user and "HOME" not in service.environment:
         del environment["HOME"]  # systemd sets it from the user
-        environment.update({k: v for k, v in service.environment.items() if k == "HOME"})
     if service_mark:
         environment[MARK] = service_mark
     environment["SPT_NOENV"] = "1"  # setproctitle must leave /proc/<pid>/environ, and the mark in it, alone
     limit = base.QUICK_DEATH_SECONDS * base.QUICK_DEATHS
     lines = [
         "# Written by Draftgate; not enabled on purpose: the home's boot unit starts what is activated.",
+        "# Changes of your own: docs/hardening.md.",
         "[Unit]",
         f"Description=Draftgate {specifiers(service.name)}",
-        "Wants=network-online.target",
-        "After=network-online.target",
+        f"After={_AFTER}",
         f"StartLimitIntervalSec={limit}",
         f"StartLimitBurst={base.QUICK_DEATHS}",
         "",
         "[Service]",
         "Type=exec",
-        *([f"User={specifiers(user)}"] if user else []),
+        *([f"User={specifiers(service.user)}"] if service.user else []),
+        *([f"SupplementaryGroups={' '.join(groups)}"] if groups else []),
         f"WorkingDirectory={specifiers(service.working_directory)}",
         *(f"Environment={quoted(f'{name}={text}')}" for name, text in sorted(environment.items())),
         *([f"EnvironmentFile={specifiers(environment_file)}"] if environment_file else []),
+        *([f"ExecStartPre=+-{exec_line(before)}"] if before else []),
         f"ExecStart={exec_line(service.argv)}",
         "Restart=always",
         "RestartSec=2",
@@ -323,46 +378,41 @@ def unit_text(
         f"TimeoutStopSec={service.stop_seconds}",
         "LogRateLimitIntervalSec=0",
         "LimitNOFILE=65536",
-        "UMask=0077",
-        "PrivateTmp=yes",
-        "TemporaryFileSystem=/dev/shm:mode=1777",
-        "NoNewPrivileges=yes",
-        "ProtectSystem=full",
-        "ProtectKernelTunables=yes",
-        "ProtectKernelModules=yes",
-        "ProtectKernelLogs=yes",
-        "ProtectControlGroups=yes",
-        "ProtectClock=yes",
-        "ProtectHostname=yes",
-        "RestrictRealtime=yes",
-        "RestrictSUIDSGID=yes",
-        "RestrictNamespaces=yes",
-        "RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX AF_NETLINK",
-        "LockPersonality=yes",
+        "",
+        *([f"ReadWritePaths={quoted(service.cache)}"] if service.cache else []),
+        *hardening.lines(service.traits),
         "",
     ]
     return "\n".join(lines)
 
 
+_AFTER = "network.target network-online.target nvidia-persistenced.service nvidia-fabricmanager.service"
+"""Only an order, where somebody else wants these. CUDA must not begin before a fabric manager is up."""
+
+
 def boot_unit_text(home: Home) -> str:
     """Runs ``draftgate recover`` once per boot: finish an interrupted switch, start what is activated.
 
-    Without network-online.target: an activated release starts without controller, hub or DNS.
+    Not ``Type=oneshot``: the boot would not count as finished for as long as a large model loads. It is tried
+    again, because what an engine needs (a card, an address) may come later than it.
     """
     return "\n".join(
         [
             "# Written by Draftgate.",
             "[Unit]",
             f"Description=Draftgate: start what is activated in {specifiers(home.root)}",
-            "After=network.target local-fs.target",
+            f"After={_AFTER}",
+            f"RequiresMountsFor={quoted(home.root)}",
             f"ConditionPathExists={specifiers(home.active)}",
+            "StartLimitIntervalSec=1d",
+            f"StartLimitBurst={_BOOT_TRIES}",
             "",
             "[Service]",
-            "Type=oneshot",
+            "Type=exec",
             f"ExecStart={exec_line([home.command, 'recover'])}",
-            "TimeoutStartSec=infinity",
             "RemainAfterExit=yes",
-            "KillMode=process",
+            "Restart=on-failure",
+            "RestartSec=30",
             "",
             "[Install]",
             "WantedBy=multi-user.target",
@@ -374,14 +424,16 @@ def boot_unit_text(home: Home) -> str:
 def job_command(job: Job, unit: str, job_mark: str) -> List[str]:
     """``systemd-run`` for a job: a transient unit that stays loaded after its end, for its exit code.
 
-    A verdict counts as success whatever its number, so that ``Restart=on-failure`` means interruptions
-    only; the start limit ends a job that fails by itself.
+    ``Restart=always`` but for a verdict: ``on-failure`` would take a SIGTERM from anywhere for a clean end.
+    The start limit ends a job that fails by itself.
     """
+    verdicts = " ".join(str(code) for code in sorted(job.verdict_exit_codes)) or "0"
     properties = [
         "Type=exec",
         "RemainAfterExit=yes",
-        f"SuccessExitStatus={' '.join(str(code) for code in sorted(job.verdict_exit_codes)) or '0'}",
-        "Restart=on-failure",
+        f"SuccessExitStatus={verdicts}",
+        f"RestartPreventExitStatus={verdicts}",
+        "Restart=always",
         "RestartSec=2",
         f"StartLimitIntervalSec={base.QUICK_DEATH_SECONDS}",
         f"StartLimitBurst={base.QUICK_DEATHS}",
@@ -420,9 +472,17 @@ def quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
+_PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./-]+")
+
+
 def exec_line(argv: Sequence[str]) -> str:
-    """A command for ``ExecStart=``: each word quoted, ``$`` doubled so that no variable is expanded."""
-    return " ".join([quoted(argv[0]), *(quoted(word.replace("$", "$$")) for word in argv[1:])])
+    """A command for ``ExecStart=``, one word a line, so that ``systemctl cat`` and a diff can be read.
+
+    A word that is more than letters, digits and a few signs is quoted, ``$`` is doubled so that no variable
+    is expanded.
+    """
+    words = [argv[0], *(word.replace("$", "$$") for word in argv[1:])]
+    return " \\\n    ".join(word if _PLAIN.fullmatch(word) else quoted(word) for word in words)
 
 
 def environment_file_text(values: Mapping[str, str]) -> str:

@@ -1,0 +1,107 @@
+"""Whom an engine runs as, and what is refused because that user could not get at it."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from pathlib import Path
+from typing import Any, Dict
+
+import pytest
+from draftgate import layout
+from draftgate.backend import engine_user, require_reachable, users
+from draftgate.backend.systemd import give
+from draftgate.errors import HostError, InputError
+from draftgate.layout import Home
+
+ME = pwd.getpwuid(os.geteuid()).pw_name
+
+
+def test_only_systemd_has_a_choice() -> None:
+    assert engine_user("systemd", "draftgate") == "draftgate"
+    assert engine_user("supervisord", "draftgate") == engine_user("supervisord", "root") == ""
+
+
+@pytest.mark.parametrize("name", ["root", "", "Alice", "a b", "-x", "a\nb", "a" * 40])
+def test_a_user_that_cannot_be_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match="DG161.*draftgate_user"):
+        engine_user("systemd", name)
+
+
+def place(**changes: Any) -> Dict[str, Any]:
+    return {"user": "draftgate", "home": "/var/lib/draftgate", "runtimes": "/opt/runtimes", **changes}
+
+
+def test_an_ordinary_place_is_reachable() -> None:
+    require_reachable(place())
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"home": "/root/.draftgate"}, "draftgate_home /root/.draftgate: the unit hides /root"),
+        ({"home": "/home/me/draftgate"}, "the unit hides /home"),
+        ({"home": "/var/tmp/x"}, "the unit hides /var/tmp"),
+        ({"home": "/tmp"}, "the unit hides /tmp"),
+        ({"runtimes": "/root/.cache/r"}, "vllm_runtime_root /root/.cache/r: the unit hides /root"),
+    ],
+)
+def test_a_place_that_the_unit_hides_is_refused(changes: Dict[str, str], told: str) -> None:
+    with pytest.raises(HostError, match=f"DG160.*{told}"):
+        require_reachable(place(**changes))
+    require_reachable(place(**changes, user=""))
+
+
+def test_a_link_and_a_closed_parent_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "link").symlink_to("/home")
+    linked = str(tmp_path / "link" / "draftgate")
+    closed = tmp_path / "closed"
+    closed.mkdir(0o700)
+    with pytest.raises(HostError, match="the unit hides /home"):
+        require_reachable(place(home=linked))
+    monkeypatch.setattr(users, "HIDDEN", ())
+    for parent in (tmp_path, *tmp_path.parents[:-1]):
+        parent.chmod(parent.stat().st_mode | 0o001)
+    require_reachable(place(home=str(tmp_path / "new")))
+    with pytest.raises(HostError, match=f"{closed} is closed to it"):
+        require_reachable(place(home=str(closed / "new")))
+    require_reachable(place(home=str(closed / "new"), user=ME))
+
+
+def test_a_directory_is_given_with_what_lies_in_it(tmp_path: Path) -> None:
+    cache = tmp_path / "cache" / "x"
+    give(str(cache), ME)
+    assert cache.stat().st_mode & 0o777 == 0o700
+    with pytest.raises(HostError, match="DG161.*no user 'nobody-here'"):
+        give(str(cache), "nobody-here")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_what_the_engine_linked_to_is_not_given_away(tmp_path: Path) -> None:
+    other = pwd.getpwnam("nobody")
+    cache, outside = tmp_path / "cache", tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("x")
+    (cache / "deep").mkdir(parents=True)
+    (cache / "deep" / "file").write_text("x")
+    (cache / "link").symlink_to(outside)
+    (cache / "deep" / "link").symlink_to(outside / "secret")
+    give(str(cache), "nobody")
+    given = [cache, cache / "deep", cache / "deep" / "file", cache / "deep" / "link", cache / "link"]
+    assert {os.lstat(path).st_uid for path in given} == {other.pw_uid}
+    assert outside.stat().st_uid == (outside / "secret").stat().st_uid == 0
+
+
+@pytest.mark.parametrize(("systemd", "root"), [(True, "/var/lib/draftgate"), (False, "~/.draftgate")])
+def test_the_home_is_where_services_run_from(
+    monkeypatch: pytest.MonkeyPatch, systemd: bool, root: str
+) -> None:
+    monkeypatch.setattr(layout, "root_under_systemd", lambda: systemd)
+    assert Home.at("auto").root == os.path.expanduser(root)
+    assert Home.at("./auto").root == os.path.abspath("auto")
+
+
+def test_engines_of_two_users_share_no_cache() -> None:
+    home = Home("/h")
+    assert home.engine_cache("") == "/h/cache"
+    assert home.engine_cache("a") == "/h/cache/a"
