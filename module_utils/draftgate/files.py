@@ -24,8 +24,7 @@ def fsync_directory(path: str) -> None:
 def make_directory(path: str, mode: int = 0o755) -> None:
     """Make ``path``, and its missing parents with 0755; nothing where it is there already.
 
-    A mode always, whatever the umask: 000 would give everybody the right to write, and under 077 an engine
-    with a user of its own could not reach its models.
+    The mode whatever the umask: 000 would let everybody write, 077 would hide models from the engine's user.
 
     :raises FileExistsError: something else has that name.
     """
