@@ -2,9 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Show the contract's verdict as a table, and keep it on the controller where the task asks for that.
 
-Three arguments are for this side alone: ``reports_dir``, below which ``<host>/preflight.json`` is written;
-``show``: ``findings`` shows the table where there are any, ``always`` in any case; and ``home``, an
-installation on the host whose engine is compared with.
+Two arguments are for this side alone: ``reports_dir``, below which ``<host>/preflight.json`` is written, and
+``show``: ``findings`` shows the table where there are any, ``always`` in any case.
 """
 
 from __future__ import annotations
@@ -24,12 +23,11 @@ _PACKAGES = Path(__file__).resolve().parent.parent / "module_utils"
 if str(_PACKAGES) not in sys.path:  # plugins beside a playbook cannot import its module_utils otherwise
     sys.path.insert(0, str(_PACKAGES))
 
-from draftgate import preflight, wishes  # noqa: E402 - needs the path above
+from draftgate import agent, agent_code, preflight, wishes  # noqa: E402 - needs the path above
 from draftgate.argv import looks_secret, validate_args, validate_environment  # noqa: E402 - likewise
 from draftgate.errors import InputError  # noqa: E402 - likewise
 from draftgate.evidence import utc  # noqa: E402 - likewise
 from draftgate.files import write_json  # noqa: E402 - likewise
-from draftgate.layout import Home  # noqa: E402 - likewise
 
 _SHOWN = frozenset(("findings", "inferred", "effective_config", "comparison", "error"))
 
@@ -42,18 +40,20 @@ class ActionModule(ActionBase):
         variables = task_vars or {}
         given = dict(self._task.args)
         reports, show = str(given.pop("reports_dir", "") or ""), given.pop("show", "findings")
-        home = given.pop("home", "")
-        if home:
-            given["active"] = Home(str(home)).active  # the host resolves ~
         refused = _refused(given, list(variables))
         for name in ("environment", "server"):
             given[name] = _shown(given.get(name) or {})
         path = "" if self._task.check_mode or not reports else _path(reports, variables["inventory_hostname"])
         if path:
             _remove(path)  # what cannot be judged now leaves no verdict of an earlier wish
-        result: Dict[str, Any] = self._execute_module(
-            module_name="drafter_contract", module_args=given, task_vars=variables
-        )
+
+        def execute(arguments: Dict[str, Any]) -> Dict[str, Any]:
+            answer: Dict[str, Any] = self._execute_module(
+                module_name="drafter_contract", module_args=arguments, task_vars=variables
+            )
+            return answer
+
+        result = agent_code.Shipment(str(_PACKAGES / agent.PACKAGE)).call(execute, given)
         if "findings" not in result:  # the wish could not be understood
             return result
         if refused:

@@ -72,11 +72,11 @@ options:
         description: Its version.
         type: str
         required: true
-  active:
+  home:
     description:
-      - The file in which an installation on the host records what it has activated. That engine is compared
-        with, unless O(compare_with) names another one. Where the file is not there nothing is compared.
-      - The action plugin names it for a task that says C(home).
+      - An installation on the host. The engine that it has activated is compared with, unless O(compare_with)
+        names another one; where nothing is activated nothing is compared.
+      - Its agent runs the module's logic, where it is the controller's.
     type: path
   overrides:
     description:
@@ -102,6 +102,14 @@ options:
       - With O(state=present) the directory that gets C(config.json) and links to the other files of
         O(drafter), which itself is never edited.
     type: path
+  agent:
+    description: Digest of the agent that the controller ships. Filled in by the action plugin.
+    type: str
+    default: ""
+  agent_archive:
+    description: The agent itself, for a host that lacks it. Filled in by the action plugin.
+    type: str
+    default: ""
 attributes:
   check_mode:
     description: Judges, says whether O(dest) would change, and writes nothing.
@@ -136,6 +144,7 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+agent_missing: {description: The host lacks O(agent) and must be sent it., type: bool, returned: then}
 findings:
   description: All findings, errors first; each has code, severity, field, observed, expected, message, fix,
     source and accepted (the operator's reason).
@@ -157,12 +166,10 @@ comparison:
   returned: always, unless the wish cannot be understood
 """
 
-import datetime  # noqa: E402 - documentation first, as Ansible wants it
-from typing import Any, Dict  # noqa: E402
+from typing import Any, Dict  # noqa: E402 - documentation first, as Ansible wants it
 
 from ansible.module_utils.basic import AnsibleModule  # noqa: E402
-from ansible.module_utils.draftgate import contract  # noqa: E402
-from ansible.module_utils.draftgate.ansible_glue import run_module  # noqa: E402
+from ansible.module_utils.draftgate import agent_code  # noqa: E402
 
 
 def argument_spec() -> Dict[str, Any]:
@@ -180,11 +187,12 @@ def argument_spec() -> Dict[str, Any]:
         "environment": {"type": "dict", "default": {}},
         "packages": {"type": "dict", "default": {}},
         "compare_with": {"type": "dict", "options": engine},
-        "active": {"type": "path"},
+        "home": {"type": "path"},
         "overrides": {"type": "dict", "default": {}},
         "accept_findings": {"type": "list", "elements": "dict", "default": []},
         "state": {"type": "str", "choices": ["validated", "present"], "default": "validated"},
         "dest": {"type": "path"},
+        **agent_code.ARGUMENTS,
     }
 
 
@@ -194,27 +202,7 @@ def main() -> None:
         required_if=[("state", "present", ["dest"])],
         supports_check_mode=True,
     )
-    given = module.params
-    run_module(
-        module,
-        lambda: contract.converge(
-            given["drafter"],
-            given["target"],
-            engine=given["engine"],
-            num_speculative_tokens=given["num_speculative_tokens"],
-            overrides=given["overrides"],
-            gpu=given["gpu"],
-            server=given["server"],
-            environment=given["environment"],
-            packages=given["packages"],
-            compare_with=given["compare_with"],
-            active=given["active"],
-            acceptances=given["accept_findings"],
-            today=datetime.date.today(),
-            dest=given["dest"] if given["state"] == "present" else None,
-            check_mode=module.check_mode,
-        ),
-    )
+    agent_code.run(module, "contract")
 
 
 if __name__ == "__main__":

@@ -27,9 +27,11 @@ options:
     choices: [inspected, prepared, switched, restored, pruned, absent]
     required: true
   home:
-    description: Where the installation's state lies on the host.
+    description:
+      - Where the installation's state lies on the host.
+      - V(auto) is C(/var/lib/draftgate) for root under systemd, C(~/.draftgate) elsewhere.
     type: path
-    default: ~/.draftgate
+    default: auto
   spec:
     description: The wish as the filter P(draftgate_spec#filter) builds it.
     type: dict
@@ -162,7 +164,7 @@ def argument_spec() -> Dict[str, Any]:
             "required": True,
             "choices": ["inspected", "prepared", "switched", "restored", "pruned", "absent"],
         },
-        "home": {"type": "path", "default": "~/.draftgate"},
+        "home": {"type": "path", "default": "auto"},
         "spec": {"type": "dict", "default": {}},
         "options": {"type": "dict", "default": {}},
         "findings": {"type": "list", "elements": "dict", "default": []},

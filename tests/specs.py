@@ -23,10 +23,12 @@ SPEC: dict[str, Any] = {
     "place": {
         "host": "127.0.0.1",
         "port": 8000,
+        "candidate_port": 8001,
         "home": "/h",
         "runtimes": "/r",
         "python": "/usr/bin/python3",
         "backend": "auto",
+        "user": "",
         "gpus": [],
         "secrets": {},
     },

@@ -44,7 +44,9 @@ def main(argv: Optional[List[str]] = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="draftgate", description="The host's side of Draftgate.")
-    parser.add_argument("--home", default="~/.draftgate", help="where the state lies (default: %(default)s)")
+    parser.add_argument(
+        "--home", default="auto", help="where the state lies (default: /var/lib/draftgate or ~/.draftgate)"
+    )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True)
 

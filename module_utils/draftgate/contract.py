@@ -20,6 +20,7 @@ from .engine_support import Engine
 from .errors import DraftgateError, InputError
 from .files import read_json
 from .findings import ERROR, INFO, WARNING, Finding, accept, blocking
+from .layout import Home
 
 _ORDER = {ERROR: 0, WARNING: 1, INFO: 2}
 
@@ -199,6 +200,30 @@ def converge(
         effective_config.write(dest, drafter_dir, config)
     diff = {"before": read_own_config(drafter_dir), "after": config}
     return {"changed": changed, "diff": diff, **verdict.as_dict()}
+
+
+def module_result(given: Mapping[str, Any], check: bool) -> Dict[str, Any]:
+    """The module ``drafter_contract``.
+
+    :param given: the module's arguments.
+    """
+    return converge(
+        given["drafter"],
+        given["target"],
+        engine=given["engine"],
+        num_speculative_tokens=given["num_speculative_tokens"],
+        overrides=given["overrides"],
+        gpu=given["gpu"],
+        server=given["server"],
+        environment=given["environment"],
+        packages=given["packages"],
+        compare_with=given["compare_with"],
+        active=Home.at(given["home"]).active if given["home"] else None,
+        acceptances=given["accept_findings"],
+        today=datetime.date.today(),
+        dest=given["dest"] if given["state"] == "present" else None,
+        check_mode=check,
+    )
 
 
 def _refusal(stopping: List[Finding], verdict: Verdict) -> DraftgateError:

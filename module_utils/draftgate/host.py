@@ -7,18 +7,19 @@ import hmac
 import os
 import re
 import secrets
-from typing import Any, Dict, List, Mapping, Optional
+from dataclasses import replace
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from . import evidence, spec
+from . import evidence, headroom, spec
 from .backend.base import ENGINE_PREFIX, Backend
 from .canonical import digest
 from .clocks import Clocks
 from .decision import decide
 from .engine_client import client_for
-from .errors import DraftgateError
+from .errors import DraftgateError, HostError
 from .files import make_directory, read_json, write_atomic, write_json
 from .layout import Home
-from .plan import Facts
+from .plan import REFUSE, SWITCH, Facts, Plan, plan_change
 from .recovery import Observed
 
 NEW_SECRET = "(new)"
@@ -60,14 +61,21 @@ def answers(home: Home, deployed: Mapping[str, Any]) -> bool:
         return False
 
 
-def observe(home: Home, backend: Backend, clocks: Clocks, attempt: str = "") -> Observed:
-    """The host as :func:`recovery.next_action` wants it."""
+def observe(
+    home: Home, backend: Backend, clocks: Clocks, attempt: str = "", front: Optional[int] = None
+) -> Observed:
+    """The host as :func:`recovery.next_action` wants it.
+
+    :param front: see :meth:`front.Front.routed`.
+    """
     active = read_active(home)
     return Observed(
         active=active["deployment"]["id"] if active else None,
         written_by=active.get("switch") if active else None,
         running=frozenset(running(backend)),
         attempt=attempt,
+        port=active["deployment"]["place"]["port"] if active else 0,
+        front=front,
         boot_id=boot_id(),
         boottime=clocks.boottime(),
     )
@@ -120,9 +128,51 @@ def facts(
     )
 
 
+def seated(home: Home, wished: Mapping[str, Any]) -> Dict[str, Any]:
+    """``wished`` on the port, of its two, that the active deployment has."""
+    active = read_active(home)
+    return spec.seated(wished, active["deployment"]["place"] if active else {})
+
+
+def plan(
+    home: Home,
+    backend: Optional[Backend],
+    front: Optional[int],
+    wished: Mapping[str, Any],
+    options: Mapping[str, Any],
+    now: float,
+) -> Tuple[Facts, Plan]:
+    """What the host shows, and what the wish costs there; a switch with the way it is made.
+
+    :param front: see :meth:`front.Front.routed`.
+    """
+    found = facts(home, backend, wished, options, now)
+    made = plan_change(wished, options, found)
+    if made.action != SWITCH:
+        return found, made
+    try:
+        choice = strategy(home, options["strategy"], front, found, spec.deployment(wished))
+    except HostError as exc:
+        return found, replace(made, action=REFUSE, reason=exc.observed, error=exc)
+    return found, replace(made, strategy=choice.strategy, why=choice.why)
+
+
+def strategy(
+    home: Home, wished: str, front: Optional[int], found: Facts, candidate: Mapping[str, Any]
+) -> headroom.Choice:
+    """How the switch to ``candidate`` is made here.
+
+    :raises HostError: the wished way is impossible here.
+    """
+    active = (found.active or {}).get("deployment") or {}
+    return headroom.choose(
+        wished, front is not None, found.answers, lambda: headroom.measured(home, candidate, active)
+    )
+
+
 def _evidence_state(
     home: Home, active: Mapping[str, Any], wished: Mapping[str, Any], options: Mapping[str, Any], now: float
-) -> tuple[bool, str]:
+) -> Tuple[bool, str]:
     serve, gate_digest = active["deployment"]["serve"], spec.gate_digest(wished["gate"])
     stored = evidence.latest(home, active["deployment"]["release"], gate_digest, identity(wished), now=now)
     if stored is None:

@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Opt
 
 from . import processes
 from .argv import engine_argv, engine_environment
-from .backend import choose, hardening
+from .backend import choose, engine_user, hardening, require_reachable
 from .backend.base import ENGINE_PREFIX, Backend, Service, ServiceState
 from .engine_client import client_for
 from .errors import DraftgateError, LaunchError
@@ -377,7 +377,9 @@ def converge(spec: Mapping[str, Any], state: str, timeout: float, check: bool) -
     """
     home = Home.at(spec["place"]["home"])
     backend = choose(home, spec["place"]["backend"], supervisor_lock="")
-    place = {**resolved_place(spec["place"], home), "backend": backend.name}
+    user = engine_user(backend.name, spec["place"].get("user", ""))
+    place = resolved_place(spec["place"], home, backend.name, user)
+    require_reachable(place)
     wished = deployment({"gate": {}, **spec, "place": place})
     service = service_for(wished, home)
     before = backend.state(service.name)

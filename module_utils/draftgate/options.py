@@ -34,7 +34,7 @@ def checked(given: Mapping[str, Any]) -> Dict[str, Any]:
     return {
         "strategy": _one_of("the strategy", options["strategy"], STRATEGIES),
         "on_failure": _one_of("acceptance_on_failure", options["on_failure"], ON_FAILURE),
-        "retry": _yes_or_no("acceptance_retry", options["retry"]),
+        "retry": yes_or_no("acceptance_retry", options["retry"]),
         "time_limit": seconds_of("draftgate_switch_time_limit", options["time_limit"]),
         "evidence_max_age": seconds_of("acceptance_evidence_max_age", options["evidence_max_age"]),
     }
@@ -57,7 +57,11 @@ def _one_of(name: str, value: Any, choices: tuple[str, ...]) -> str:
     return str(value)
 
 
-def _yes_or_no(name: str, value: Any) -> bool:
+def yes_or_no(name: str, value: Any) -> bool:
+    """A variable that is true or false, also as text.
+
+    :raises InputError: anything else, with ``name``.
+    """
     word = str(value).strip().lower()
     if word not in _WORDS:
         raise InputError(f"reading {name}", repr(value), "true or false")

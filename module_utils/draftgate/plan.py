@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional
 
 from . import variables
+from .errors import HostError
 from .spec import deployment, differences, without_speculation
 
 NONE, START, DECIDE, MEASURE, SWITCH, REFUSE = "none", "start", "decide", "measure", "switch", "refuse"
+IN_PLACE, SIDE_BY_SIDE = "in_place", "side_by_side"
 
 
 @dataclass(frozen=True)
@@ -31,12 +33,19 @@ class Facts:
 
 @dataclass(frozen=True)
 class Plan:
-    """``action`` is one of this module's constants; ``differs`` is ``[{field, before, after, effect}]``."""
+    """``action`` is one of this module's constants; ``differs`` is ``[{field, before, after, effect}]``.
+
+    :param strategy: how a switch is made (``IN_PLACE`` or ``SIDE_BY_SIDE``); :param why: why so.
+    :param error: why a wish is refused, where that is not :attr:`reason` alone.
+    """
 
     action: str
     differs: List[Dict[str, Any]] = field(default_factory=list)
     reason: str = ""
     warning: str = ""
+    strategy: str = ""
+    why: str = ""
+    error: Optional[HostError] = None
 
     @property
     def changes(self) -> bool:
@@ -64,7 +73,7 @@ def plan_change(spec: Mapping[str, Any], options: Mapping[str, Any], facts: Fact
         return Plan(MEASURE, differs, facts.evidence_why or "the gate differs")
     if effect == variables.DECIDE:
         return Plan(DECIDE, differs, "only thresholds differ")
-    return Plan(NONE)
+    return Plan(NONE, differs)
 
 
 def _refuse(

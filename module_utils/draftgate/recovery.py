@@ -21,6 +21,7 @@ from .journal import (
     finished,
     last,
 )
+from .plan import SIDE_BY_SIDE
 
 # Actions. Each is idempotent and ends with a journal entry, except the last three.
 STOP_PREVIOUS = "stop_previous"
@@ -33,6 +34,7 @@ STOP_ALL = "stop_all"
 FINISH = "finish"  # this switch has written the pointer already: only the last line is missing
 START_ACTIVE = "start_active"  # no switch is open, and what is activated does not run
 STOP_STRAYS = "stop_strays"  # no switch is open, and something else runs
+LEAD_FRONT = "lead_front"  # no switch is open, and the front leads elsewhere than to what is activated
 NOTHING = "nothing"
 
 
@@ -45,6 +47,8 @@ class Observed:
         activates the deployment that is active already, with other evidence.
     :param attempt: the attempt that asks; empty for ``recover`` and the boot.
     :param running: ids of the deployments whose service runs.
+    :param port: where the active deployment listens.
+    :param front: the engine's port that the front leads to; 0 = it is closed; None = there is none.
     :param boot_id: the kernel's boot id.
     :param boottime: CLOCK_BOOTTIME in seconds: no clock jump moves it.
     """
@@ -53,6 +57,8 @@ class Observed:
     written_by: Optional[str] = None
     attempt: str = ""
     running: FrozenSet[str] = field(default_factory=frozenset)
+    port: int = 0
+    front: Optional[int] = None
     boot_id: str = ""
     boottime: float = 0.0
 
@@ -88,6 +94,8 @@ def _settled(observed: Observed) -> Action:
         return Action(STOP_STRAYS)
     if observed.active is not None and observed.active not in observed.running:
         return Action(START_ACTIVE)
+    if observed.front is not None and observed.front != observed.port:
+        return Action(LEAD_FRONT)
     return Action(NOTHING)
 
 
@@ -126,8 +134,9 @@ def _forward(entries: List[Entry], observed: Observed) -> Action:
     state = entries[-1]["state"]
     if state == STARTED and entries[0]["candidate"]["id"] not in observed.running:
         return Action(START_CANDIDATE)  # it died with its service manager: a gate would measure nothing
+    beside = entries[0].get("strategy") == SIDE_BY_SIDE
     following = {
-        PREPARED: STOP_PREVIOUS,
+        PREPARED: START_CANDIDATE if beside else STOP_PREVIOUS,
         PREVIOUS_STOPPED: START_CANDIDATE,
         STARTED: GATE,
         GATED: ACTIVATE,
@@ -151,6 +160,7 @@ def summary(entries: List[Entry]) -> Dict[str, Any]:
         "evidence": gated.get("evidence"),
         "serving": end.get("serving") if finished(entries) else None,
         "fallback": end["state"] == ACTIVATED and bool(end.get("fallback")),
+        "strategy": entries[0].get("strategy"),
         "stages": stages(entries),
     }
 

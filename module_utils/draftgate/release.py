@@ -11,18 +11,19 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from . import agent as host_agent
 from . import effective_config, host, jobs, options, removal, spec, status
-from .backend import choose
+from .backend import choose, engine_user, require_reachable
 from .backend.base import Backend
 from .canonical import digest
 from .clocks import Clocks
 from .engine_client import validate_api_key
 from .errors import DraftgateError, HostError, InputError
 from .files import read_json, write_atomic, write_json
+from .front import front_of
 from .jobs import Wait
 from .journal import RESTORED, STOPPED, UNRESTORED, Journal
 from .layout import Home
 from .locks import locked
-from .plan import NONE, REFUSE, SWITCH, Facts, Plan, plan_change
+from .plan import NONE, REFUSE, SIDE_BY_SIDE, SWITCH, Facts, Plan
 from .processes import port_free, port_holder
 from .verdicts import EXIT_PASS, EXIT_REFUSED, VERDICT_EXIT_CODES, result_path
 
@@ -52,12 +53,13 @@ class Request:
         """The spec with what only this host knows in ``place``: paths, manager, keyed digests; validated."""
         for key in self.secrets.values():
             validate_api_key(key)
-        place = spec.resolved_place(self.wished.get("place") or {}, self.home)
-        place["backend"] = self.backend().name
+        given, backend = self.wished.get("place") or {}, self.backend().name
+        place = spec.resolved_place(given, self.home, backend, engine_user(backend, given.get("user", "")))
+        require_reachable(place)
         place["secrets"] = host.salted(self.home, self.secrets, create_key)
         whole = {**self.wished, "place": place}
         spec.validate(whole)
-        return whole
+        return host.seated(self.home, whole)
 
     def checked_options(self) -> Dict[str, Any]:
         return options.checked(self.options)
@@ -70,8 +72,8 @@ class Request:
     def plan(self, whole: Mapping[str, Any]) -> Tuple[Facts, Plan]:
         """What the host shows and what the wish costs there."""
         chosen = self.checked_options()
-        facts = host.facts(self.home, self.backend(), whole, chosen, self.clocks.now())
-        return facts, plan_change(whole, chosen, facts)
+        front = front_of(self.home).routed()
+        return host.plan(self.home, self.backend(), front, whole, chosen, self.clocks.now())
 
 
 def recorded_backend(home: Home) -> str:
@@ -106,7 +108,7 @@ def inspected(request: Request) -> Dict[str, Any]:
         return {"changed": False, "unchanged": False, **read}
     whole = request.resolved()
     facts, plan = request.plan(whole)
-    taken = _port_taken(whole["place"], facts) if plan.action == SWITCH else ""
+    taken = _port_taken(whole, facts, plan) if plan.action == SWITCH else ""
     state = status.read(request.home, backend, request.clocks)
     agent_same = not request.agent or host_agent.installed(request.home) == request.agent[:12]
     settled = state["switch"] is None and state["healthy"]
@@ -117,6 +119,8 @@ def inspected(request: Request) -> Dict[str, Any]:
         "previous": state["previous"],
         "action": plan.action,
         "reason": plan.reason,
+        "strategy": plan.strategy,
+        "why": plan.why,
         "warning": plan.warning,
         "refusal": taken or str(refusal(facts, plan) or ""),
         "differs": plan.differs,
@@ -130,9 +134,10 @@ def inspected(request: Request) -> Dict[str, Any]:
     }
 
 
-def _port_taken(place: Mapping[str, Any], facts: Facts) -> str:
+def _port_taken(whole: Mapping[str, Any], facts: Facts, plan: Plan) -> str:
     """Said before a runtime is fetched for it; the switch looks again before it stops anything."""
     serving = facts.active["deployment"]["place"] if facts.active else {}
+    place = (spec.beside(whole, serving) if plan.strategy == SIDE_BY_SIDE else whole)["place"]
     same = (place["host"], place["port"]) == (serving.get("host"), serving.get("port"))
     if same or port_free(place["host"], place["port"]):
         return ""
@@ -161,6 +166,9 @@ def refusal(facts: Facts, plan: Plan) -> Optional[HostError]:
         return None
     serving = facts.active["deployment"]["release"] if facts.active else None
     kept = f"Release {serving} keeps serving." if serving else "Nothing serves."
+    if plan.error:
+        step = f"{kept} {plan.error.next_step}"
+        return HostError("deploying", plan.reason, "", step, plan.error.code, {"action": REFUSE})
     if facts.red:
         known = {"evidence": dict(facts.red), "action": REFUSE}
         return HostError("deploying", plan.reason, "", f"{kept} {RETRY}", code="DG830", details=known)

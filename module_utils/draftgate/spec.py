@@ -48,10 +48,12 @@ FIELDS: Dict[str, Dict[str, _Field]] = {
     "place": {
         "host": _text(minLength=1),
         "port": _whole(1, 65535),
+        "candidate_port": _whole(0, 65535),
         "home": _text(minLength=1),
         "runtimes": _text(minLength=1),
         "python": _text(minLength=1),
         "backend": _text(enum=["auto", "systemd", "supervisord"]),
+        "user": _text(),
         "gpus": _Field((list,), {"type": "array", "items": {"type": "string"}}),
         "secrets": _mapping(additionalProperties={"type": "string"}),
     },
@@ -138,13 +140,39 @@ def gate_digest(gate: Mapping[str, Any]) -> str:
     return digest({key: value for key, value in gate.items() if key != "thresholds"})
 
 
-def resolved_place(place: Mapping[str, Any], home: Home) -> Dict[str, Any]:
+def resolved_place(place: Mapping[str, Any], home: Home, backend: str, user: str) -> Dict[str, Any]:
     """``place`` with absolute paths of this host; no ``runtimes`` means those of the home.
 
     Part of a deployment's id: whoever names the same place must get the same text.
+
+    :param backend: the service manager's name here; :param user: whom engines run as there, empty = us.
     """
     runtimes = os.path.abspath(os.path.expanduser(place.get("runtimes") or home.runtimes))
-    return {**place, "home": home.root, "runtimes": runtimes}
+    return {**place, "home": home.root, "runtimes": runtimes, "backend": backend, "user": user}
+
+
+def seated(spec: Mapping[str, Any], serving: Mapping[str, Any]) -> Dict[str, Any]:
+    """``spec`` on that of its two ports that ``serving`` has: after a switch beside the old release the
+    active one listens on the other, and that is no difference.
+
+    :param serving: the active deployment's place; ``{}`` on a host without one.
+    """
+    place = spec["place"]
+    ports = place["port"], place["candidate_port"]
+    if ports != (serving.get("candidate_port"), serving.get("port")):
+        return dict(spec)
+    return _on_the_other(spec)
+
+
+def beside(spec: Mapping[str, Any], serving: Mapping[str, Any]) -> Dict[str, Any]:
+    """``spec`` on a port that the active deployment does not have."""
+    return dict(spec) if spec["place"]["port"] != serving.get("port") else _on_the_other(spec)
+
+
+def _on_the_other(spec: Mapping[str, Any]) -> Dict[str, Any]:
+    place = spec["place"]
+    swapped = {**place, "port": place["candidate_port"], "candidate_port": place["port"]}
+    return {**spec, "place": swapped}
 
 
 def endpoint(place: Mapping[str, Any]) -> str:
@@ -154,10 +182,14 @@ def endpoint(place: Mapping[str, Any]) -> str:
 
 
 def deployment(spec: Mapping[str, Any]) -> Dict[str, Any]:
-    """A release at a place. Its id is that of ``serve`` and ``place``: a gate change is no new process."""
+    """A release at a place. Its id is that of ``serve`` and ``place``: a gate change is no new process.
+
+    Nor is another port for the next candidate.
+    """
     serve, place = spec["serve"], spec["place"]
+    taken = {name: value for name, value in place.items() if name != "candidate_port"}
     return {
-        "id": short(digest({"serve": serve, "place": place})),
+        "id": short(digest({"serve": serve, "place": taken})),
         "release": release_id(serve),
         "serve": serve,
         "place": place,

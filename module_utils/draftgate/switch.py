@@ -10,7 +10,8 @@ import fcntl
 import os
 import signal
 import traceback
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from types import FrameType
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
@@ -20,6 +21,7 @@ from .clocks import Clocks
 from .engine_client import client_for
 from .errors import DraftgateError, HostError, InputError, LaunchError, TimeLimitError
 from .files import make_directory, read_json, write_json
+from .front import Front, front_of
 from .journal import (
     ACTIVATED,
     FAILED,
@@ -37,9 +39,9 @@ from .journal import (
     last,
 )
 from .layout import Home
-from .plan import NONE, REFUSE, START, Facts, Plan, plan_change
+from .plan import IN_PLACE, NONE, REFUSE, SIDE_BY_SIDE, START, Facts, Plan
 from .progress import Report
-from .spec import deployment, without_speculation
+from .spec import beside, deployment, without_speculation
 from .verdicts import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -72,8 +74,10 @@ class Switch:
         progress: Report,
         hold: Callable[[str], None] = lambda state: None,
         attempt: str = "",
+        front: Optional[Front] = None,
     ) -> None:
         self.home, self.backend, self.clocks, self.progress, self.hold = home, backend, clocks, progress, hold
+        self.front = front_of(home) if front is None else front
         self.attempt = attempt
         self.journal = Journal(home.journal, clocks.now)
         self._steps: Dict[str, Callable[[List[Entry], recovery.Action], None]] = {
@@ -87,6 +91,7 @@ class Switch:
             recovery.FINISH: self._finish,
             recovery.START_ACTIVE: self._start_active,
             recovery.STOP_STRAYS: self._stop_strays,
+            recovery.LEAD_FRONT: self._lead_front,
         }
 
     # The loop
@@ -115,7 +120,7 @@ class Switch:
         return True
 
     def _observed(self) -> recovery.Observed:
-        return host.observe(self.home, self.backend, self.clocks, self.attempt)
+        return host.observe(self.home, self.backend, self.clocks, self.attempt, self.front.routed())
 
     def _perform(self, entries: List[Entry], action: recovery.Action) -> None:
         forward = action.name in (recovery.STOP_PREVIOUS, recovery.START_CANDIDATE, recovery.GATE)
@@ -163,13 +168,17 @@ class Switch:
         self.journal.archive(self.home.finished_journals)
         active = host.read_active(self.home)
         options = wish["options"]
-        candidate = deployment(wish["spec"])
+        previous = active["deployment"] if active else None
+        strategy = SIDE_BY_SIDE if previous and plan.strategy == SIDE_BY_SIDE else IN_PLACE
+        aside = previous if strategy == SIDE_BY_SIDE else None
+        candidate = deployment(beside(wish["spec"], aside["place"]) if aside else wish["spec"])
         self.journal.append(
             PREPARED,
             switch=self.attempt,
             candidate=candidate,
-            previous=active["deployment"] if active else None,
+            previous=previous,
             action=plan.action,
+            strategy=strategy,
             differs=plan.differs,
             on_failure=options["on_failure"],
             fallback=without_speculation(candidate) if options["on_failure"] == "fallback" else None,
@@ -190,9 +199,10 @@ class Switch:
         address = candidate["place"]["host"], candidate["place"]["port"]
         if not previous or address != (previous["place"]["host"], previous["place"]["port"]):
             launch.require_port(*address)  # before anything is stopped for it
-        self._stop_others(keep=candidate["id"])
         kept = bool(previous) and previous["id"] == candidate["id"]
-        self.journal.append(PREVIOUS_STOPPED, kept=kept, seconds=self._since(began))
+        drained = None if kept else self._close_front()
+        self._stop_others(candidate["id"])
+        self.journal.append(PREVIOUS_STOPPED, kept=kept, drained=drained, seconds=self._since(began))
 
     def _start_candidate(self, entries: List[Entry], _action: recovery.Action) -> None:
         opened = entries[0]
@@ -218,6 +228,11 @@ class Switch:
         chosen = fallback["deployment"] if fallback else opened["candidate"]
         gated: Mapping[str, Any] = last(entries, GATED) or {}
         before = host.read_active(self.home) or {}
+        try:
+            self.front.open(chosen["place"]["port"])  # before the pointer: a front that refuses is a failure
+        except DraftgateError as exc:
+            self._failed("front", str(exc), error=exc.as_dict())
+            return
         previous = opened["previous"]
         if previous and previous["release"] == chosen["release"]:
             previous = before.get("previous")  # gated anew or at another place: what it replaced stays known
@@ -237,10 +252,13 @@ class Switch:
     def _finish(self, entries: List[Entry], action: recovery.Action) -> None:
         active = host.read_active(self.home) or {}
         serving = active["deployment"]
-        self._remove_others(keep=serving["id"])
+        self.front.open(serving["place"]["port"])
+        drained = self._drain() if self._running_others(serving["id"]) else None
+        self._remove_others(serving["id"])
         self.journal.append(
             ACTIVATED,
             serving=serving["release"],
+            drained=drained,
             fallback=active.get("fallback_of"),
             reason=action.reason,
             cause=action.cause,
@@ -248,8 +266,13 @@ class Switch:
         self.hold(ACTIVATED)
 
     def _start_fallback(self, entries: List[Entry], action: recovery.Action) -> None:
-        fallback = entries[0]["fallback"]
-        self._stop_others(keep=fallback["id"])
+        opened = entries[0]
+        fallback, previous = opened["fallback"], opened["previous"]
+        if opened.get("strategy") == SIDE_BY_SIDE:
+            self._stop_others(fallback["id"], previous["id"])  # it serves until the front is flipped
+        else:
+            self._close_front()
+            self._stop_others(fallback["id"])
         try:
             self._start(fallback, self.clocks.boottime() + RESTORE_TIME_LIMIT)
         except DraftgateError as exc:
@@ -261,10 +284,10 @@ class Switch:
         """Bring back what was activated; with nothing before, leave nothing and say so."""
         previous = entries[0]["previous"]
         began = self.clocks.now()
-        self._stop_others(keep=previous["id"] if previous else None)
-        self._remove_others(keep=previous["id"] if previous else None)
+        self._lead_away_from_the_candidate(previous)
+        self._remove_others(previous["id"] if previous else None)
         if previous:
-            problem = self._bring_back(previous)
+            problem = self._bring_back(previous) or self._reopen(previous)
             if problem:
                 self.journal.append(
                     UNRESTORED, serving=None, reason=f"{action.reason}; {problem}", cause=action.cause
@@ -293,9 +316,25 @@ class Switch:
                 self.clocks.sleep(2.0 * attempt)
         return problem
 
+    def _lead_away_from_the_candidate(self, previous: Optional[Deployment]) -> None:
+        """Before it is stopped. A front that refuses is told at the end of the restore, which goes on."""
+        with suppress(DraftgateError):
+            if previous and self.backend.state(host.service_name(previous["id"])).status == "running":
+                self.front.open(previous["place"]["port"])
+            else:
+                self._close_front()
+
+    def _reopen(self, deployed: Deployment) -> str:
+        """Empty once the front leads to ``deployed``; otherwise why it does not."""
+        try:
+            self.front.open(deployed["place"]["port"])
+        except DraftgateError as exc:
+            return f"release {deployed['release']} answers, but the front does not lead to it: {exc}"
+        return ""
+
     def _stop_all(self, entries: List[Entry], action: recovery.Action) -> None:
-        self._stop_others(keep=None)
-        self._remove_others(keep=None)
+        self._close_front()
+        self._remove_others(None)
         if os.path.exists(self.home.active):
             os.unlink(self.home.active)  # "stop" was asked for: a reboot must not bring it back
         self.journal.append(STOPPED, serving=None, reason=action.reason, cause=action.cause)
@@ -325,9 +364,26 @@ class Switch:
 
     def _stop_strays(self, _entries: List[Entry], _action: recovery.Action) -> None:
         active = host.read_active(self.home)
-        keep = active["deployment"]["id"] if active else None
-        self._stop_others(keep)
-        self._remove_others(keep)
+        self._remove_others(active["deployment"]["id"] if active else None)
+
+    def _lead_front(self, _entries: List[Entry], _action: recovery.Action) -> None:
+        active = host.read_active(self.home)
+        if active is None:
+            self.front.close()
+        else:
+            self.front.open(active["deployment"]["place"]["port"])
+
+    # The front
+
+    def _close_front(self) -> Optional[Dict[str, Any]]:
+        self.front.close()
+        return self._drain()
+
+    def _drain(self) -> Optional[Dict[str, Any]]:
+        """What was accepted before ends, within the front's limit; None where there is no front."""
+        if self.front.routed() is None:
+            return None
+        return asdict(self.front.drain(None, self.progress))
 
     # Processes
 
@@ -350,17 +406,23 @@ class Switch:
             progress=self.progress,
         )
 
-    def _stop_others(self, keep: Optional[str]) -> None:
-        for name in self._others(keep):
+    def _stop_others(self, *keep: Optional[str]) -> None:
+        for name in self._others(*keep):
             self.progress("stop", 0, 0, name)
             self.backend.stop(name, STOP_TIME_LIMIT)
 
-    def _remove_others(self, keep: Optional[str]) -> None:
-        for name in self._others(keep):
+    def _remove_others(self, *keep: Optional[str]) -> None:
+        self._stop_others(*keep)  # all of them, before the first is forgotten
+        for name in self._others(*keep):
             self.backend.remove(name)
 
-    def _others(self, keep: Optional[str]) -> List[str]:
-        return [name for name in self.backend.services() if keep is None or name != host.service_name(keep)]
+    def _running_others(self, *keep: Optional[str]) -> List[str]:
+        return [n for n in self._others(*keep) if self.backend.state(n).status in ("running", "starting")]
+
+    def _others(self, *keep: Optional[str]) -> List[str]:
+        """The services of this home but those of the deployments ``keep`` (None: there is none to keep)."""
+        kept = {host.service_name(deployment_id) for deployment_id in keep if deployment_id}
+        return [name for name in self.backend.services() if name not in kept]
 
     def _since(self, began: float) -> float:
         return round(self.clocks.now() - began, 2)
@@ -413,6 +475,7 @@ def converge(switch: Switch, wish: Mapping[str, Any]) -> Dict[str, Any]:
     if not resumed:
         if wish["attempt"] != switch.attempt:
             raise InputError("reading the wish", f"it is of attempt {wish['attempt']}", switch.attempt)
+        wish = {**wish, "spec": host.seated(switch.home, wish["spec"])}  # settling may have moved it
         facts, plan = _plan(switch, wish)
         if plan.action == START:
             switch.revive()
@@ -426,8 +489,8 @@ def converge(switch: Switch, wish: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def _plan(switch: Switch, wish: Mapping[str, Any]) -> Tuple[Facts, Plan]:
-    facts = host.facts(switch.home, switch.backend, wish["spec"], wish["options"], switch.clocks.now())
-    return facts, plan_change(wish["spec"], wish["options"], facts)
+    front, now = switch.front.routed(), switch.clocks.now()
+    return host.plan(switch.home, switch.backend, front, wish["spec"], wish["options"], now)
 
 
 def _unchanged(plan: Plan, active: Optional[Mapping[str, Any]], acted: bool) -> Dict[str, Any]:

@@ -46,9 +46,11 @@ VARIABLES: Dict[str, Variable] = {
     # place: where it runs
     "vllm_host": _row(PLACE, "host", "the address that the engine listens on"),
     "vllm_port": _row(PLACE, "port", "the port that the engine listens on"),
+    "vllm_candidate_port": _row(PLACE, "candidate_port", "the other port, behind a front", NOTHING),
     "draftgate_home": _row(PLACE, "home", "where state lies; another home is another installation"),
     "vllm_runtime_root": _row(PLACE, "runtimes", "where environments lie"),
     "vllm_runtime_python": _row(PLACE, "python", "the interpreter that environments are made with"),
+    "draftgate_user": _row(PLACE, "user", "whom engines run as under systemd"),
     "draftgate_service_backend": _row(PLACE, "backend", "systemd or supervisord", TEARDOWN),
     # secret: counted through a salted digest, never stored in the spec
     "vllm_api_key": _row(SECRET, "secrets.VLLM_API_KEY", "clients must send it; lives in a 0600 file"),

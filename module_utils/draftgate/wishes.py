@@ -9,6 +9,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional
 from . import argv, prompts
 from .decision import validate_thresholds
 from .errors import InputError
+from .options import yes_or_no
 from .runtime_lock import read_lock
 from .sampling import Sampling
 from .variables import VARIABLES
@@ -113,13 +114,22 @@ def _place(variables: Mapping[str, Any]) -> Dict[str, Any]:
     return {
         "host": str(variables["vllm_host"]),
         "port": _whole(variables, "vllm_port"),
+        "candidate_port": _candidate_port(variables),
         "home": str(variables["draftgate_home"]),
         "runtimes": str(variables["vllm_runtime_root"]),
         "python": str(variables["vllm_runtime_python"]),
         "backend": str(variables["draftgate_service_backend"]),
+        "user": str(variables["draftgate_user"]),
         "gpus": [],
         "secrets": {},
     }
+
+
+def _candidate_port(variables: Mapping[str, Any]) -> int:
+    """The second port of a place that has a front; 0 without one, because clients know one address then."""
+    if not yes_or_no("gateway_enabled", variables["gateway_enabled"]):
+        return 0
+    return _whole(variables, "vllm_candidate_port") or _whole(variables, "vllm_port") + 1
 
 
 def _gate(variables: Mapping[str, Any], num_speculative_tokens: int) -> Dict[str, Any]:

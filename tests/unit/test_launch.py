@@ -300,7 +300,8 @@ def deployed(**place: Any) -> Dict[str, Any]:
             "args": {},
             "environment": {"LD_PRELOAD": "{runtime}/x.so"},
         },
-        "place": {"host": "::1", "port": 8100, "home": "/h", "runtimes": "/rt", "python": "/usr/bin/python3",
+        "place": {"host": "::1", "port": 8100, "candidate_port": 0, "home": "/h", "runtimes": "/rt",
+                  "python": "/usr/bin/python3",
                   "backend": "auto", "gpus": [], "secrets": {}, **place},
     }  # fmt: skip
 

@@ -162,8 +162,9 @@ def activate(active: Path, version: str) -> None:
 
 
 def test_an_upgrade_starts_from_what_is_activated(tmp_path: Path, call_module: CallModule) -> None:
-    active = Path(Home(str(tmp_path / "home")).active)
-    arguments = {"drafter": DRAFTER, "target": TARGET, "num_speculative_tokens": 7, "active": str(active)}
+    home = Home(str(tmp_path / "home"))
+    active = Path(home.active)
+    arguments = {"drafter": DRAFTER, "target": TARGET, "num_speculative_tokens": 7, "home": home.root}
     arguments = {**arguments, "engine": VLLM, "gpu": {"count": 2, "arch": "sm_86"}}
     assert call_module("drafter_contract", arguments)["comparison"] is None, "nothing is activated"
     activate(active, "0.20.1")

@@ -23,10 +23,12 @@ CHANGES: dict[str, tuple[str, Any]] = {
     "vllm_server_args": ("serve.args.dtype", "bfloat16"),
     "vllm_environment": ("serve.environment.A", "2"),
     "vllm_host": ("place.host", "127.0.0.2"),
-    "vllm_port": ("place.port", 8001),
+    "vllm_port": ("place.port", 8010),
+    "vllm_candidate_port": ("place.candidate_port", 8002),
     "draftgate_home": ("place.home", "/other"),
     "vllm_runtime_root": ("place.runtimes", "/other"),
     "vllm_runtime_python": ("place.python", "/usr/bin/python3.11"),
+    "draftgate_user": ("place.user", "vllm"),
     "draftgate_service_backend": ("place.backend", "supervisord"),
     "vllm_api_key": ("place.secrets.VLLM_API_KEY", "f" * 64),
     "acceptance_prompts": ("gate.prompts.digest", "e" * 64),
@@ -47,6 +49,7 @@ ACTION_OF_EFFECT = {
     variables.MEASURE: plan.MEASURE,
     variables.DECIDE: plan.DECIDE,
     variables.TEARDOWN: plan.REFUSE,
+    variables.NOTHING: plan.NONE,
 }
 
 
@@ -70,7 +73,7 @@ def test_a_change_costs_what_the_table_says(name: str) -> None:
     same_release = spec.release_id(wished["serve"]) == spec.release_id(SPEC["serve"])
     assert same_release == (row.effect != variables.NEW_RELEASE)
     same_process = spec.deployment(wished)["id"] == spec.deployment(SPEC)["id"]
-    assert same_process == (row.effect in (variables.MEASURE, variables.DECIDE))
+    assert same_process == (row.effect in (variables.MEASURE, variables.DECIDE, variables.NOTHING))
     same_measurement = spec.gate_digest(wished["gate"]) == spec.gate_digest(SPEC["gate"])
     assert same_measurement == (row.effect != variables.MEASURE)
 

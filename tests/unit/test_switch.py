@@ -6,6 +6,7 @@ host can die, before or after it happens. After each death the job is started ag
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 from collections.abc import Callable, Iterator
@@ -15,11 +16,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from draftgate import files, host, journal, judge, launch, recovery, spec, switch, verdicts
+from draftgate import files, headroom, host, journal, judge, launch, recovery, spec, switch, verdicts
 from draftgate.backend.base import ENGINE_PREFIX, Job, JobState, Service, ServiceState
 from draftgate.clocks import Clocks
 from draftgate.errors import HostError, InputError, LaunchError
+from draftgate.front import Drained
 from draftgate.layout import Home
+from draftgate.progress import Report
 
 SERVE = {
     "engine": {"name": "vllm", "version": "0.32.0"},
@@ -45,6 +48,7 @@ def wish(home: Home, **serve: Any) -> dict[str, Any]:
     place = {
         "host": "127.0.0.1",
         "port": 8000,
+        "candidate_port": 8001,
         "home": home.root,
         "runtimes": "/r",
         "python": "/usr/bin/python3",
@@ -52,7 +56,7 @@ def wish(home: Home, **serve: Any) -> dict[str, Any]:
         "gpus": [],
         "secrets": {},
     }
-    options = {"strategy": "in_place", "on_failure": "restore", "retry": False, "time_limit": 100.0}
+    options = {"strategy": "auto", "on_failure": "restore", "retry": False, "time_limit": 100.0}
     return {"spec": {"serve": {**SERVE, **serve}, "place": place, "gate": GATE}, "options": options}
 
 
@@ -66,6 +70,11 @@ class World:
 
     defined: set[str] = field(default_factory=set)
     up: set[str] = field(default_factory=set)
+    front: int | None = None
+    refused: set[int] = field(default_factory=set)
+    ports: dict[str, int] = field(default_factory=dict)
+    room_for: int = 1
+    clients: bool = False
     seconds: float = 1000.0
     boot: str = "boot-1"
     kill_at: int | None = None
@@ -78,6 +87,7 @@ class World:
         """One durable change; the kill may strike just before it or just after it."""
         self._strike()
         change()
+        assert not self.clients or self.front in {self.ports[name] for name in self.up}, "a client is refused"
         self._strike()
 
     def _strike(self) -> None:
@@ -106,13 +116,14 @@ class PlayedBackend:
         return False
 
     def define(self, service: Service) -> bool:
+        self.world.ports[service.name] = int(service.argv[-1])
         self.world.effect(lambda: self.world.defined.add(service.name))
         return True
 
     def start(self, name: str) -> None:
         self.world.hung.discard(name)
         assert name in self.world.defined
-        assert not self.world.up - {name}, "two engines at once do not fit on the GPUs"
+        assert len(self.world.up | {name}) <= self.world.room_for, "so many engines do not fit on the GPUs"
         self.world.effect(lambda: self.world.up.add(name))
 
     def stop(self, name: str, deadline_seconds: float) -> None:
@@ -145,6 +156,44 @@ class PlayedBackend:
         return ""
 
     def shutdown(self) -> None: ...
+
+
+class PlayedFront:
+    """The front of the host, where the world has one."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def routed(self) -> int | None:
+        return self.world.front
+
+    def open(self, port: int) -> None:
+        self._lead(port)
+
+    def close(self) -> None:
+        self._lead(0)
+
+    def _lead(self, port: int) -> None:
+        if self.world.front in (None, port):
+            return
+        if port in self.world.refused:
+            raise HostError("leading the front", "nginx refuses its configuration")
+
+        def lead() -> None:
+            self.world.front = port
+
+        self.world.effect(lead)
+
+    def drain(self, seconds: float | None, report: Report) -> Drained:
+        self.world.effect(lambda: None)
+        return Drained(1.5, 0)
+
+
+def _strategy(
+    world: Callable[[], World], _home: Home, wished: str, front: int | None, facts: Any, _candidate: Any
+) -> headroom.Choice:
+    room = headroom.Headroom(world().room_for > 1, "two do not fit")
+    return headroom.choose(wished, front is not None, facts.answers, lambda: room)
 
 
 @pytest.fixture(autouse=True)
@@ -192,9 +241,12 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     monkeypatch.setattr(
         launch,
         "service_for",
-        lambda deployed, _home: Service(host.service_name(deployed["id"]), ("vllm",), {}, {}, "/"),
+        lambda deployed, _home: Service(
+            host.service_name(deployed["id"]), ("vllm", str(deployed["place"]["port"])), {}, {}, "/"
+        ),
     )
     monkeypatch.setattr(judge, "gate_candidate", gate)
+    monkeypatch.setattr(host, "strategy", functools.partial(_strategy, world))
     monkeypatch.setattr(judge, "record_launch_failure", lambda *_: "evidence.json")
     count = itertools.count()
 
@@ -206,7 +258,9 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
 
 def machine(home: Home, world: World, attempt: str = "") -> switch.Switch:
-    return switch.Switch(home, PlayedBackend(world), clocks(world), lambda *_: None, attempt=attempt)
+    return switch.Switch(
+        home, PlayedBackend(world), clocks(world), lambda *_: None, attempt=attempt, front=PlayedFront(world)
+    )
 
 
 def clocks(world: World) -> Clocks:
@@ -236,39 +290,65 @@ def aftermath(world: World, kind: str) -> None:
         world.seconds += 1000
 
 
+@dataclass(frozen=True)
+class Host:
+    """What the host has: a front or none, and room for so many engines."""
+
+    front: int | None
+    room_for: int
+
+    def furnish(self, world: World) -> None:
+        world.front, world.room_for = self.front, self.room_for
+
+
+NO_FRONT, ROOM_FOR_ONE, ROOM_FOR_TWO = Host(None, 1), Host(0, 1), Host(0, 2)
+HOSTS = {"no front": NO_FRONT, "in place": ROOM_FOR_ONE, "side by side": ROOM_FOR_TWO}
+
+
+@pytest.mark.parametrize("on", HOSTS.values(), ids=HOSTS)
 @pytest.mark.parametrize("after", AFTERMATHS)
 @pytest.mark.parametrize("on_failure", ["restore", "fallback", "stop"])
 @pytest.mark.parametrize("outcome", OUTCOMES)
 @pytest.mark.parametrize("earlier", [True, False], ids=["previous", "first deploy"])
 def test_killed_anywhere_exactly_one_activated_release_serves(
-    stage: Callable[[], tuple[Home, World]], outcome: str, on_failure: str, earlier: bool, after: str
+    stage: Callable[[], tuple[Home, World]],
+    outcome: str,
+    on_failure: str,
+    earlier: bool,
+    after: str,
+    on: Host,
 ) -> None:
     number = 0
     killed = True
     while killed:
         number += 1
         home, world = stage()
+        on.furnish(world)
         before = first(home, world) if earlier else None
         wished = wish(home, num_speculative_tokens=5)
         wished["options"]["on_failure"] = on_failure
-        candidate = spec.deployment(wished["spec"])
+        candidate = spec.deployment(aside(wished, earlier and on is ROOM_FOR_TWO))
         world.verdict = "pass" if outcome == "launch" else outcome
         world.launch_error = {host.service_name(candidate["id"])} if outcome == "launch" else set()
         world.effects, world.kill_at = 0, number
+        # Beside a release that serves, nothing but a reboot or "stop" may cost a client a request.
+        world.clients = earlier and on is ROOM_FOR_TWO and on_failure != "stop"
         killed = _attempt(home, world, wished)
+        world.clients = world.clients and not (killed and after == "rebooted")
         aftermath(world, after if killed else AFTERMATHS[0])
         # The job is started again by its manager; after a reboot or by hand it is ``recover``.
         if killed and after == "job restarted":
             converged(home, world, "second", wished)
         else:
             machine(home, world).settle()
-        _assert_sound(home, world, {before, candidate["id"], _fallback(candidate, on_failure)}, number)
+        ids = {spec.deployment(aside(wished, there and on is ROOM_FOR_TWO))["id"] for there in (True, False)}
+        _assert_sound(home, world, {before, *ids, _fallback(candidate, on_failure)}, number)
         if on_failure != "stop" and earlier:
             assert world.up, f"killed at effect {number}: nothing serves though something did before"
         world.verdict, world.launch_error = "pass", set()
         result = converged(home, world, "again", wished)
         assert result["exit"] == verdicts.EXIT_PASS, (number, result)
-        _assert_sound(home, world, {candidate["id"]}, number)
+        _assert_sound(home, world, ids, number)
     assert number > 10, "the walk has at least that many places to die"
 
 
@@ -280,6 +360,12 @@ def _attempt(home: Home, world: World, wished: dict[str, Any]) -> bool:
         return True
     world.kill_at = None
     return False
+
+
+def aside(wished: dict[str, Any], there: bool) -> dict[str, Any]:
+    """The spec of a candidate that starts beside a release on the wished port, or in its place."""
+    whole: dict[str, Any] = wished["spec"]
+    return spec.beside(whole, whole["place"]) if there else whole
 
 
 def _fallback(candidate: dict[str, Any], on_failure: str) -> str | None:
@@ -295,9 +381,13 @@ def _assert_sound(home: Home, world: World, allowed: set[str | None], number: in
         f"killed at effect {number}: {running} beside {serving}"
     )
     assert serving is None or serving in allowed
+    if world.front is not None:
+        leads_to = active["deployment"]["place"]["port"] if active else 0
+        assert world.front == leads_to, f"killed at effect {number}: the front leads elsewhere"
     assert journal.finished(journal.Journal(home.journal, lambda: 0.0).entries())
 
 
+@pytest.mark.parametrize("on", HOSTS.values(), ids=HOSTS)
 @pytest.mark.parametrize(
     ("outcome", "on_failure", "ended", "serving"),
     [
@@ -311,13 +401,19 @@ def _assert_sound(home: Home, world: World, allowed: set[str | None], number: in
     ],
 )
 def test_how_a_switch_ends(
-    stage: Callable[[], tuple[Home, World]], outcome: str, on_failure: str, ended: str, serving: str | None
+    stage: Callable[[], tuple[Home, World]],
+    outcome: str,
+    on_failure: str,
+    ended: str,
+    serving: str | None,
+    on: Host,
 ) -> None:
     home, world = stage()
+    on.furnish(world)
     before = first(home, world)
     wished = wish(home, num_speculative_tokens=5)
     wished["options"]["on_failure"] = on_failure
-    candidate = spec.deployment(wished["spec"])
+    candidate = spec.deployment(aside(wished, on is ROOM_FOR_TWO))
     world.verdict = "pass" if outcome == "launch" else outcome
     world.launch_error = {host.service_name(candidate["id"])} if outcome == "launch" else set()
     result = converged(home, world, "second", wished)
@@ -332,6 +428,69 @@ def test_how_a_switch_ends(
     assert (active["deployment"]["id"] if active else None) == ids[serving]
     assert result["exit"] == (verdicts.EXIT_PASS if ended == journal.ACTIVATED else verdicts.EXIT_RESTORED)
     assert result["fallback"] == (serving == "fallback")
+    assert result["strategy"] == ("side_by_side" if on is ROOM_FOR_TWO else "in_place")
+
+
+@pytest.mark.parametrize(
+    ("on", "refused", "stops"),
+    [(ROOM_FOR_TWO, {8001}, True), (ROOM_FOR_ONE, {0}, False), (ROOM_FOR_ONE, {8000}, True)],
+    ids=["the flip", "closing", "opening again"],
+)
+def test_a_front_that_refuses_is_a_failed_switch(
+    stage: Callable[[], tuple[Home, World]],
+    monkeypatch: pytest.MonkeyPatch,
+    on: Host,
+    refused: set[int],
+    stops: bool,
+) -> None:
+    home, world = stage()
+    on.furnish(world)
+    before = first(home, world)
+    world.refused = refused
+    stopped: list[str] = []
+    stop = PlayedBackend.stop
+
+    def stopping(self: PlayedBackend, name: str, seconds: float) -> None:
+        stopped.append(name)
+        stop(self, name, seconds)
+
+    monkeypatch.setattr(PlayedBackend, "stop", stopping)
+    result = converged(home, world, "second", wish(home, num_speculative_tokens=5))
+    assert "nginx refuses" in result["reason"] and bool(stopped) is stops
+    assert world.up == {host.service_name(before)}
+    active = host.read_active(home)
+    assert active and active["deployment"]["id"] == before
+    # Where the front stays closed, that is said: nobody is served.
+    opened = world.front == 8000
+    assert result["ended"] == (journal.RESTORED if opened else journal.UNRESTORED)
+    world.refused = set()
+    machine(home, world).settle()
+    assert world.front == 8000
+
+
+def test_a_front_that_leads_elsewhere_is_settled(stage: Callable[[], tuple[Home, World]]) -> None:
+    home, world = stage()
+    ROOM_FOR_TWO.furnish(world)
+    first(home, world)
+    world.front = 0
+    assert machine(home, world).settle()
+    assert world.front == 8000
+
+
+def test_after_a_switch_beside_it_the_same_wish_is_no_difference(
+    stage: Callable[[], tuple[Home, World]],
+) -> None:
+    home, world = stage()
+    ROOM_FOR_TWO.furnish(world)
+    first(home, world)
+    wished = wish(home, num_speculative_tokens=5)
+    assert converged(home, world, "second", wished)["strategy"] == "side_by_side"
+    assert world.front == 8001
+    converged(home, world, "third", wished)  # no evidence is stored here: it is measured again
+    opened = journal.Journal(home.journal, lambda: 0.0).entries()[0]
+    assert (opened["action"], opened["differs"], world.front) == ("measure", [], 8001)
+    assert converged(home, world, "fourth", wish(home))["strategy"] == "side_by_side"
+    assert world.front == 8000
 
 
 def test_a_previous_that_does_not_come_back_is_said_and_not_hidden(
@@ -454,7 +613,7 @@ def test_another_port_keeps_the_release_before(stage: Callable[[], tuple[Home, W
     first(home, world)
     converged(home, world, "second", wish(home, num_speculative_tokens=5))
     moved = wish(home, num_speculative_tokens=5)
-    moved["spec"]["place"]["port"] = 8001
+    moved["spec"]["place"]["port"] = 8010
     converged(home, world, "third", moved)
     active = host.read_active(home)
     assert active and active["previous"]["serve"]["num_speculative_tokens"] == 7
@@ -469,14 +628,14 @@ def test_a_taken_port_is_seen_before_anything_is_stopped(
     monkeypatch.setattr(PlayedBackend, "stop", lambda _self, name, _seconds: stopped.append(name))
 
     def taken(_host: str, port: int) -> None:
-        if port == 8001:
-            raise LaunchError("binding", "port 8001 is taken by pid 7", details={"cause": "port_taken"})
+        if port == 8010:
+            raise LaunchError("binding", "port 8010 is taken by pid 7", details={"cause": "port_taken"})
 
     monkeypatch.setattr(launch, "require_port", taken)
     moved = wish(home)
-    moved["spec"]["place"]["port"] = 8001
+    moved["spec"]["place"]["port"] = 8010
     result = converged(home, world, "second", moved)
-    assert result["ended"] == journal.RESTORED and "port 8001 is taken" in result["reason"]
+    assert result["ended"] == journal.RESTORED and "port 8010 is taken" in result["reason"]
     assert stopped == [] and world.up == {host.service_name(before)}
 
 
@@ -510,6 +669,13 @@ ENTRY: dict[str, Any] = {
         ([], {"active": "old"}, recovery.START_ACTIVE),
         ([], {"active": "old", "running": frozenset({"old"})}, recovery.NOTHING),
         ([], {"active": "old", "running": frozenset({"old", "x"})}, recovery.STOP_STRAYS),
+        ([], {"active": "old", "running": frozenset({"old"}), "port": 1, "front": 1}, recovery.NOTHING),
+        ([], {"active": "old", "running": frozenset({"old"}), "port": 1, "front": 2}, recovery.LEAD_FRONT),
+        ([], {"active": "old", "running": frozenset({"old"}), "port": 1, "front": 0}, recovery.LEAD_FRONT),
+        ([], {"active": "old", "port": 1, "front": 0}, recovery.START_ACTIVE),
+        ([], {"front": 0}, recovery.NOTHING),
+        ([], {"front": 1}, recovery.LEAD_FRONT),
+        ([{**ENTRY, "strategy": "side_by_side"}], {}, recovery.START_CANDIDATE),
         ([ENTRY], {}, recovery.STOP_PREVIOUS),
         ([ENTRY], {"attempt": "another"}, recovery.RESTORE),
         ([ENTRY], {"attempt": ""}, recovery.RESTORE),

@@ -32,7 +32,7 @@ def given(**changes: Any) -> dict[str, Any]:
 def test_every_variable_of_the_role_has_a_row_that_says_what_it_costs() -> None:
     """Either in the table, or a switch of the playbook that no deploy reads."""
     said = given()
-    assert set(said) - set(variables.VARIABLES) <= {"draftgate_purge"}
+    assert set(said) - set(variables.VARIABLES) <= {"draftgate_purge", "gateway_enabled"}
 
 
 def test_the_spec_is_valid_and_holds_no_place_in_serve() -> None:
@@ -45,6 +45,10 @@ def test_the_spec_is_valid_and_holds_no_place_in_serve() -> None:
     ("changes", "field", "value"),
     [
         ({"vllm_port": "8123"}, ("place", "port"), 8123),
+        ({"vllm_candidate_port": 8200}, ("place", "candidate_port"), 0),
+        ({"gateway_enabled": True}, ("place", "candidate_port"), 8001),
+        ({"gateway_enabled": "true", "vllm_port": 9000}, ("place", "candidate_port"), 9001),
+        ({"gateway_enabled": True, "vllm_candidate_port": "8200"}, ("place", "candidate_port"), 8200),
         ({"num_speculative_tokens": "5"}, ("serve", "num_speculative_tokens"), 5),
         ({"acceptance_min_rate": "0.3"}, ("gate", "thresholds", "acceptance_min_rate"), 0.3),
         ({"acceptance_min_rate": "null"}, ("gate", "thresholds", "acceptance_min_rate"), None),
