@@ -147,10 +147,10 @@ def test_secrets_are_escaped_in_their_file() -> None:
 def test_a_job_keeps_its_verdict_and_is_run_again_only_when_interrupted() -> None:
     job = Job("switch", ("/usr/bin/python3", "-c", "$x %h"), {"A": "b c"}, "/tmp", (4, 0, 3))
     command = systemd.job_command(job, "draftgate-0af1-switch.service", "switch@0")
-    assert command[:3] == ["systemd-run", "--quiet", "--unit=draftgate-0af1-switch.service"]
+    assert command[:4] == ["systemd-run", "--quiet", "--no-block", "--unit=draftgate-0af1-switch.service"]
     properties = [word[len("--property=") :] for word in command if word.startswith("--property=")]
-    expected = {"SuccessExitStatus=0 3 4", "RestartPreventExitStatus=0 3 4", "Restart=always"}
-    assert expected | {"RemainAfterExit=yes"} <= set(properties)
+    expected = {"Type=oneshot", "RemainAfterExit=yes", "SuccessExitStatus=0 3 4", "Restart=on-failure"}
+    assert expected <= set(properties)
     assert "--setenv=A=b c" in command and "--setenv=DRAFTGATE_SERVICE=switch@0" in command
     assert command[command.index("--") + 1 :] == ["/usr/bin/python3", "-c", "$$x %h"]
 
@@ -248,6 +248,9 @@ def test_what_systemd_shows_becomes_a_state(
         ({"LoadState": "not-found", "ExecMainCode": "0", "ExecMainStatus": "0"}, "absent", None),
         ({"ActiveState": "active", "SubState": "running", "MainPID": "1"}, "running", None),
         ({"ActiveState": "activating", "SubState": "auto-restart", "ExecMainCode": "2"}, "running", None),
+        ({"ActiveState": "activating", "SubState": "start", "MainPID": "1"}, "running", None),
+        # between systemd-run --no-block and its start
+        ({"ActiveState": "inactive", "SubState": "dead", "Job": "817"}, "running", None),
         (
             {"ActiveState": "active", "SubState": "exited", "ExecMainCode": "1", "ExecMainStatus": "3"},
             "finished",

@@ -33,6 +33,7 @@ _BOOT_TRIES = 3
 _SHOWN = (
     "LoadState",
     "NeedDaemonReload",
+    "Job",
     "ActiveState",
     "SubState",
     "MainPID",
@@ -174,8 +175,8 @@ class SystemdBackend:
         if shown["LoadState"] in ("not-found", ""):
             return JobState("absent")
         pid = int(shown["MainPID"] or 0) or None
-        between = shown["ActiveState"] in ("activating", "deactivating")
-        if pid or between:
+        queued = shown["Job"] not in ("", "0")
+        if pid or queued or shown["ActiveState"] in ("activating", "deactivating"):
             return JobState("running", pid=pid, since=self._since(shown))
         return JobState("finished", exit_code=_exit_code(shown), since=self._since(shown))
 
@@ -424,16 +425,15 @@ def boot_unit_text(home: Home) -> str:
 def job_command(job: Job, unit: str, job_mark: str) -> List[str]:
     """``systemd-run`` for a job: a transient unit that stays loaded after its end, for its exit code.
 
-    ``Restart=always`` but for a verdict: ``on-failure`` would take a SIGTERM from anywhere for a clean end.
-    The start limit ends a job that fails by itself.
+    A verdict counts as success whatever its number, so that ``Restart=on-failure`` means interruptions
+    only; the start limit ends a job that fails by itself. ``Type=oneshot``: to any other type a SIGTERM from
+    anywhere is a success.
     """
-    verdicts = " ".join(str(code) for code in sorted(job.verdict_exit_codes)) or "0"
     properties = [
-        "Type=exec",
+        "Type=oneshot",
         "RemainAfterExit=yes",
-        f"SuccessExitStatus={verdicts}",
-        f"RestartPreventExitStatus={verdicts}",
-        "Restart=always",
+        f"SuccessExitStatus={' '.join(str(code) for code in sorted(job.verdict_exit_codes)) or '0'}",
+        "Restart=on-failure",
         "RestartSec=2",
         f"StartLimitIntervalSec={base.QUICK_DEATH_SECONDS}",
         f"StartLimitBurst={base.QUICK_DEATHS}",
@@ -444,6 +444,7 @@ def job_command(job: Job, unit: str, job_mark: str) -> List[str]:
     return [
         "systemd-run",
         "--quiet",
+        "--no-block",
         f"--unit={unit}",
         f"--description=Draftgate {job.name}",
         f"--working-directory={job.working_directory}",
