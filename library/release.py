@@ -125,6 +125,8 @@ action:
   type: str
   returned: success
 reason: {description: Why., type: str, returned: inspected}
+strategy: {description: In place or side by side, type: str, returned: inspected}
+why: {description: Why it would be made so., type: str, returned: inspected}
 warning: {description: What is in order but not what one would want to see., type: str, returned: success}
 refusal: {description: Why the wish is not even tried; empty = it is., type: str, returned: inspected}
 differs:
