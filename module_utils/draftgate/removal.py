@@ -68,10 +68,12 @@ def pruned(home: Home, keep: int, check: bool) -> Dict[str, Any]:
         for deployed in needed
         for name, value in deployed["place"]["secrets"].items()
     }
+    # systemd reads these at each start of an engine, the automatic one after a death included
+    environments = {f"{host.service_name(deployed['id'])}.env" for deployed in needed}
     doomed = [
         *_beyond(os.path.dirname(home.release("x")), keep, releases),
         *_beyond(home.finished_journals, _KEPT_JOURNALS, set()),
-        *_beyond(home.secrets, 0, secrets | {"key"}),
+        *_beyond(home.secrets, 0, secrets | environments | {"key"}),
         *_beyond(os.path.dirname(home.agent_current), 0, {"current", _target(home.agent_current)}),
     ]
     if not check:

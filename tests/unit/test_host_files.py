@@ -136,20 +136,25 @@ def test_removal_touches_only_an_installation(tmp_path: Path) -> None:
 def test_pruning_keeps_what_is_needed(tmp_path: Path) -> None:
     home = Home(str(tmp_path))
     place = {"secrets": {"VLLM_API_KEY": "a" * 64}}
-    active = {"deployment": {"release": "r1", "place": place}, "previous": {"release": "r0", "place": place}}
+    active = {
+        "deployment": {"id": "d1", "release": "r1", "place": place},
+        "previous": {"id": "d0", "release": "r0", "place": place},
+    }
     files.write_json(home.active, active)
     for age, name in enumerate(["r9", "r8", "r7", "r1", "r0"]):
         files.write_json(home.release_spec(name), {})
         os.utime(home.release(name), (1000 - age, 1000 - age))
-    for name in ("key", "VLLM_API_KEY.aaaaaaaaaaaa", "VLLM_API_KEY.bbbbbbbbbbbb"):
+    kept = ["VLLM_API_KEY.aaaaaaaaaaaa", "engine-d0.env", "engine-d1.env", "key"]
+    for name in (*kept, "VLLM_API_KEY.bbbbbbbbbbbb", "engine-d9.env"):
         files.write_atomic(os.path.join(home.secrets, name), b"x", 0o600)
-    assert removal.pruned(home, 2, check=True)["removed"] == [
+    assert sorted(removal.pruned(home, 2, check=True)["removed"]) == [
         "releases/r7",
         "secrets/VLLM_API_KEY.bbbbbbbbbbbb",
+        "secrets/engine-d9.env",
     ]
     removal.pruned(home, 2, check=False)
     assert sorted(os.listdir(tmp_path / "releases")) == ["r0", "r1", "r8", "r9"]
-    assert sorted(os.listdir(home.secrets)) == ["VLLM_API_KEY.aaaaaaaaaaaa", "key"]
+    assert sorted(os.listdir(home.secrets)) == kept
 
 
 @pytest.mark.parametrize(("value", "meant"), [("false", False), ("no", False), (True, True), ("true", True)])
