@@ -22,9 +22,11 @@ options:
     type: dict
     required: true
   home:
-    description: Where the installation's state lies on the host.
+    description:
+      - Where the installation's state lies on the host.
+      - V(auto) is C(/var/lib/draftgate) for root under systemd, C(~/.draftgate) elsewhere.
     type: path
-    default: ~/.draftgate
+    default: auto
   state:
     description:
       - V(inspected) computes digests and says where the models lie or would lie.
@@ -89,7 +91,7 @@ from ansible.module_utils.draftgate.layout import Home  # noqa: E402
 def argument_spec() -> Dict[str, Any]:
     return {
         "models": {"type": "dict", "required": True},
-        "home": {"type": "path", "default": "~/.draftgate"},
+        "home": {"type": "path", "default": "auto"},
         "state": {"type": "str", "choices": ["inspected", "present"], "default": "present"},
     }
 

@@ -25,9 +25,11 @@ options:
     type: str
     default: ""
   home:
-    description: Where the installation's state lies on the host.
+    description:
+      - Where the installation's state lies on the host.
+      - V(auto) is C(/var/lib/draftgate) for root under systemd, C(~/.draftgate) elsewhere.
     type: path
-    default: ~/.draftgate
+    default: auto
   backend:
     description: The service manager that runs the job.
     type: str
@@ -102,7 +104,7 @@ def argument_spec() -> Dict[str, Any]:
     return {
         "lock": {"type": "str", "required": True},
         "root": {"type": "str", "default": ""},
-        "home": {"type": "path", "default": "~/.draftgate"},
+        "home": {"type": "path", "default": "auto"},
         "backend": {"type": "str", "choices": ["auto", "systemd", "supervisord"], "default": "auto"},
         "python": {"type": "str", "default": "/usr/bin/python3"},
         "extra_index": {"type": "str", "no_log": True},
