@@ -47,7 +47,7 @@ def test_the_unit_restarts_always_and_leaves_nothing_but_is_not_enabled() -> Non
         "StartLimitIntervalSec": "3000", "StartLimitBurst": "5", "LogRateLimitIntervalSec": "0",
     }  # fmt: skip
     assert {name: unit[name] for name in expected} == {name: [value] for name, value in expected.items()}
-    assert "WantedBy" not in unit
+    assert "WantedBy" not in unit and "network-online" not in unit["After"][0]
     assert not {"PrivateDevices", "MemoryDenyWriteExecute", "DevicePolicy", "User"} & set(unit)
 
 
@@ -366,7 +366,7 @@ def test_ensure_enables_the_boot_unit_once(place: Tuple[Home, Path]) -> None:
     assert one.ensure() is False and run.asked == []
     text = (place[1] / boot).read_text()
     assert f"ExecStart={place[0].command} \\\n    recover\n" in text
-    assert "Wants=" not in text, "it starts without a network too"
+    assert "network-online" not in text, "it starts without a network too"
 
 
 def test_the_log_is_the_journal_from_a_moment_on(place: Tuple[Home, Path]) -> None:

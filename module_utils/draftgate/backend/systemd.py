@@ -342,7 +342,6 @@ def unit_text(
       and ``systemctl show`` does not print it. ``LoadCredential`` would hand over files, and vLLM reads
       VLLM_API_KEY and HF_TOKEN from the environment only.
     - no rate limit on the log: a traceback of five processes at once is what it would drop.
-    - no network-online.target: an activated release comes back on a host whose network does not.
     - what it may do: the table ``hardening``.
 
     :param groups: supplementary ones, which the host must have.
@@ -387,8 +386,9 @@ def unit_text(
     return "\n".join(lines)
 
 
-_AFTER = "network.target network-online.target nvidia-persistenced.service nvidia-fabricmanager.service"
-"""Only an order, where somebody else wants these. CUDA must not begin before a fabric manager is up."""
+_AFTER = "network.target nvidia-persistenced.service nvidia-fabricmanager.service"
+"""Only an order, where these are started at all: CUDA must not begin before a fabric manager is up. Without
+network-online.target: an activated release comes back on a host whose network does not."""
 
 
 def boot_unit_text(home: Home) -> str:
