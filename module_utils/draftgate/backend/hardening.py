@@ -130,7 +130,7 @@ SETTINGS: Tuple[Setting, ...] = (
     ),
     Setting(
         "IPAddressDeny", "any", (CPU,), "it neither calls nor is called from outside the host",
-        "NCCL's ranks meet on an interface of the host, never on lo by themselves",
+        "NCCL's ranks meet on an interface of the host, on lo only where there is no other",
         "NCCL user guide, NCCL_SOCKET_IFNAME", LOOPBACK,
     ),
     Setting(
