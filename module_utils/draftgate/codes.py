@@ -49,6 +49,21 @@ CODES: Dict[str, Code] = {
         "The environment, its wheels and pip's cache need more than is free.",
         "Free some, or set vllm_runtime_root to a larger file system.",
     ),
+    "DG156": Code(
+        "Two engines do not fit beside each other",
+        "What both take of a GPU or of the host's memory is more than there is: see the message's figures.",
+        "Set draftgate_strategy to in_place, or do as the message says to make them fit.",
+    ),
+    "DG157": Code(
+        "No front for a switch beside the release that serves",
+        "Clients know the engine's own address, so a second engine could not take over from the first.",
+        "Set gateway_enabled to true, or draftgate_strategy to in_place.",
+    ),
+    "DG158": Code(
+        "A GPU is not free for the engine that is to start",
+        "Somebody holds its memory a minute after the last engine was stopped; vLLM would refuse to start.",
+        "End the process that the message names, or lower gpu_memory_utilization.",
+    ),
     "DG160": Code(
         "The engine's user cannot reach the installation",
         "Under systemd it does not see /root, /home and /tmp.",

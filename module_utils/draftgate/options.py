@@ -8,14 +8,14 @@ from typing import Any, Dict, Mapping
 from .errors import InputError
 
 DEFAULTS: Dict[str, Any] = {
-    "strategy": "in_place",
+    "strategy": "auto",
     "on_failure": "restore",
     "retry": False,
     "time_limit": "30 m",
     "evidence_max_age": "30 d",
 }
 ON_FAILURE = ("restore", "fallback", "stop")
-STRATEGIES = ("in_place",)
+STRATEGIES = ("auto", "in_place", "side_by_side")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _WORDS = {"true": True, "yes": True, "false": False, "no": False}
 
@@ -32,7 +32,7 @@ def checked(given: Mapping[str, Any]) -> Dict[str, Any]:
     if unknown:
         raise InputError("reading the options of the switch", f"{', '.join(unknown)} is no option")
     return {
-        "strategy": _one_of("the strategy", options["strategy"], STRATEGIES),
+        "strategy": _one_of("draftgate_strategy", options["strategy"], STRATEGIES),
         "on_failure": _one_of("acceptance_on_failure", options["on_failure"], ON_FAILURE),
         "retry": yes_or_no("acceptance_retry", options["retry"]),
         "time_limit": seconds_of("draftgate_switch_time_limit", options["time_limit"]),

@@ -78,6 +78,7 @@ VARIABLES: Dict[str, Variable] = {
     "drafter_gpu": _row(NONE, "gpu", "what the contract knows of the host's cards"),
     "drafter_packages": _row(NONE, "packages", "what lies beside the engine, for the contract"),
     "drafter_compare_with": _row(NONE, "compare_with", "the version that an upgrade is compared with"),
+    "draftgate_strategy": _row(NONE, "strategy", "in place, or the candidate beside what serves"),
     "draftgate_switch_time_limit": _row(NONE, "time_limit", "after it the host restores by itself"),
     "draftgate_reports_dir": _row(NONE, "reports_dir", "where the controller keeps evidence"),
     "vllm_runtime_extra_index": _row(NONE, "extra_index", "where pip finds torch's CPU build"),
