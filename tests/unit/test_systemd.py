@@ -80,7 +80,9 @@ def test_a_unit_names_what_the_host_has(tmp_path: Path) -> None:
         ("plain", '"plain"'),
         ("50%", '"50%%"'),
         ("$HOME", '"$HOME"'),
-        ('say "x"', '"say \\"x\\""'),
+        ('say "x"', "'say \"x\"'"),
+        ("it's", '"it\'s"'),
+        ('it\'s "x"', '"it\'s \\"x\\""'),
         ("back\\slash", '"back\\\\slash"'),
         ("two\nlines\t", '"two\\x0alines\\x09"'),
         (";", '";"'),
@@ -91,9 +93,10 @@ def test_words_are_quoted_for_systemd(word: str, quoted: str) -> None:
     assert systemd.quoted(word) == quoted
 
 
-def test_a_command_expands_no_variable_and_no_specifier_and_has_a_word_a_line() -> None:
-    words = systemd.exec_line(["/a b/$x", "--port", "$HOME", "%h", "a=b", ";", "#", ""]).split(" \\\n    ")
-    assert words == ['"/a b/$x"', "--port", '"$$HOME"', '"%%h"', "a=b", '";"', '"#"', '""']
+def test_a_command_expands_no_variable_and_no_specifier_and_has_an_argument_a_line() -> None:
+    given = ["/a b/$x", "serve", "--port", "$HOME", "%h", "-a=b", ";", "#", "", '{"k":7}']
+    lines = systemd.exec_line(given).split(" \\\n    ")
+    assert lines == ['"/a b/$x" serve', '--port "$$HOME" "%%h"', '-a=b ";" "#" "" \'{"k":7}\'']
 
 
 @pytest.mark.parametrize(
@@ -365,7 +368,7 @@ def test_ensure_enables_the_boot_unit_once(place: Tuple[Home, Path]) -> None:
     run.asked.clear()
     assert one.ensure() is False and run.asked == []
     text = (place[1] / boot).read_text()
-    assert f"ExecStart={place[0].command} \\\n    recover\n" in text
+    assert settings(text)["ExecStart"] == [f"{place[0].command} recover"]
     assert "network-online" not in text, "it starts without a network too"
 
 

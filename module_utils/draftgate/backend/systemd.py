@@ -467,23 +467,28 @@ def specifiers(text: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """One word in double quotes (systemd.syntax(7)): escapes, control characters and specifiers."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    """One word in quotes (systemd.syntax(7)): escapes, control characters and specifiers."""
+    quote = "'" if '"' in text and "'" not in text else '"'
+    escaped = text.replace("\\", "\\\\").replace(quote, f"\\{quote}").replace("%", "%%")
     escaped = re.sub(r"[\x01-\x1f\x7f]", lambda found: f"\\x{ord(found.group()):02x}", escaped)
-    return f'"{escaped}"'
+    return f"{quote}{escaped}{quote}"
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./-]+")
 
 
 def exec_line(argv: Sequence[str]) -> str:
-    """A command for ``ExecStart=``, one word a line, so that ``systemctl cat`` and a diff can be read.
+    """A command for ``ExecStart=``, one argument a line, so that ``systemctl cat`` and a diff can be read.
 
     A word that is more than letters, digits and a few signs is quoted, ``$`` is doubled so that no variable
     is expanded.
     """
-    words = [argv[0], *(word.replace("$", "$$") for word in argv[1:])]
-    return " \\\n    ".join(word if _PLAIN.fullmatch(word) else quoted(word) for word in words)
+    line = ""
+    for number, word in enumerate(argv):
+        text = word.replace("$", "$$") if number else word
+        line += (" \\\n    " if word.startswith("-") else " ") if number else ""
+        line += text if _PLAIN.fullmatch(text) else quoted(text)
+    return line
 
 
 def environment_file_text(values: Mapping[str, str]) -> str:
