@@ -309,7 +309,7 @@ def _on_one(
 
 def _loads(deployed: Deployment, room: float, count: int, host: HostMemory) -> bool:
     """Whether its weights leave something of ``room`` on each GPU; those of unknown size are taken to."""
-    return room > 0 and (_weights(deployed, host) or 0) / count < 0.9 * room
+    return (_weights(deployed, host) or 0) / count < 0.9 * room
 
 
 def _sum(wanted: float, serving: float) -> str:

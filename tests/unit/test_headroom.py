@@ -141,7 +141,18 @@ GPU_CASES: dict[str, tuple[Any, Any, Any, bool, str, str]] = {
         ({**of("0.9"), "tensor_parallel_size": "2"}, ["1", "0"]), (of("0.45"), ["0"]),
         HALF, False, r"0.45 \+ 0.90 of GPU 0's", "0.45",
     ),
-    "pipelines and copies count as well": (
+    "what it does not use may be full": (
+        (of("0.45"), []), (of("0.45"), []), HALF.replace("5, 48693", "48000, 698"), True, "GPU 0's", "",
+    ),
+    "nearly nothing would be left for it": (
+        (of("0.9"), ["1"]), (of("0.9"), ["0"]), HALF.replace("5, 48693", "43000, 5698"), False, "GPU 1's", "",
+    ),
+    "pipelines count": (
+        ({**of("0.9"), "pipeline_parallel_size": 2}, []), (of("0.9"), ["1"]),
+        f"0, {A6000[0]}, 49140, 5, 48693, [N/A]\n1, {A6000[1]}, 49140, 44490, 4208, [N/A]\n",
+        False, "2 x 0.90 of GPU 1's", "0.45",
+    ),
+    "copies count": (
         ({**of("0.9"), "data_parallel_size": 2}, []), (of("0.9"), ["1"]),
         f"0, {A6000[0]}, 49140, 5, 48693, [N/A]\n1, {A6000[1]}, 49140, 44490, 4208, [N/A]\n",
         False, "2 x 0.90 of GPU 1's", "0.45",
@@ -392,6 +403,11 @@ TREES: dict[str, tuple[dict[str, str], float, float]] = {
          "sys/fs/cgroup/memory/memory.usage_in_bytes": str(3 * GIB),
          "sys/fs/cgroup/memory/memory.stat": f"inactive_file 5\ntotal_inactive_file {GIB}\n"}, 4, 2,
     ),
+    "legacy, a group below the mount's root": (
+        {"proc/self/mountinfo": LEGACY_MOUNT.format(root="/docker"), "proc/self/cgroup": LEGACY_OWN,
+         "sys/fs/cgroup/memory/abc/memory.limit_in_bytes": str(4 * GIB),
+         "sys/fs/cgroup/memory/abc/memory.usage_in_bytes": str(3 * GIB)}, 4, 1,
+    ),
     "legacy, an ancestor's limit": (
         {"proc/self/mountinfo": LEGACY_MOUNT.format(root="/"), "proc/self/cgroup": LEGACY_OWN,
          "sys/fs/cgroup/memory/docker/abc/memory.limit_in_bytes": UNLIMITED,
@@ -539,6 +555,7 @@ HERE = f"{A6000[0]}, {os.getpid()}, 43912, VLLM::Worker_TP0\n{A6000[1]}, 99, 439
     [
         (HERE, True, rf"pid {os.getpid()} \(VLLM::Worker_TP0\) holds 42.9 GiB", f"kill {os.getpid()}"),
         (HERE, False, rf"outside this container \(pid {os.getpid()} there\) holds 42.9 GiB", "End it there"),
+        (f"{HERE}{A6000[0]}, 4000000, 5, x\n", True, r"free; pid \d+ \(VLLM.* holds 42.9 GiB \(exp", "kill"),
         (HERE.replace("43912", "[N/A]"), True, "holds memory", f"kill {os.getpid()}"),
         ("", True, "nvidia-smi names no process", "End it there"),
         (NO_DEVICES, True, "nvidia-smi names no process", "End it there"),
@@ -548,7 +565,7 @@ def test_who_keeps_the_memory_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apps: Any, uses_a_gpu: bool, told: str, step: str
 ) -> None:
     home, one = installed(tmp_path, "0.32.0")
-    monkeypatch.setattr(host_memory, "_uses_a_gpu", lambda _pid, _proc: uses_a_gpu)
+    monkeypatch.setattr(host_memory, "_uses_a_gpu", lambda pid, _proc: uses_a_gpu and pid == os.getpid())
     time = Time()
 
     def run(argv: Sequence[str], _timeout: float) -> Any:
@@ -562,7 +579,9 @@ def test_who_keeps_the_memory_is_named(
     assert 60 <= time.now < 62
 
 
-def test_a_pid_is_only_ours_to_kill_when_it_has_a_gpu_open(tmp_path: Path) -> None:
+def test_a_pid_is_only_ours_to_kill_when_it_has_a_gpu_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for pid, target in (("7", "/dev/nvidia0"), ("8", "/dev/null")):
         (tmp_path / pid / "fd").mkdir(parents=True)
         (tmp_path / pid / "fd" / "3").symlink_to(target)
@@ -573,6 +592,12 @@ def test_a_pid_is_only_ours_to_kill_when_it_has_a_gpu_open(tmp_path: Path) -> No
         (8, False, "python3, with a comma"),
         (9, False, "python3, with a comma"),
     ]
+
+    def forbidden(_path: str) -> list[str]:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "listdir", forbidden)
+    assert host_memory.holders(answering(HERE))[0].here, "another user's process may be the one"
 
 
 @pytest.mark.parametrize(
