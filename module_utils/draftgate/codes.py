@@ -74,6 +74,21 @@ CODES: Dict[str, Code] = {
         "It is root, no name of a user, or gone from the host.",
         "Set draftgate_user to a user of its own; a deploy creates it.",
     ),
+    "DG170": Code(
+        "nginx refuses its configuration",
+        "The front's file, or another one of this nginx, is wrong; what was in force before still is.",
+        "The message has nginx's own words; nginx -t says them again.",
+    ),
+    "DG171": Code(
+        "nginx does not bring the front into force",
+        "Its public address is somebody else's, or nginx could not be told; what was in force goes on.",
+        "Free the address or set gateway_port; nginx's error log says more.",
+    ),
+    "DG172": Code(
+        "The front does not lead to the engine",
+        "nginx is down and does not start, or what answers at the public address is not this front.",
+        "Deploy again, which repairs the front; nginx -t and its error log say more.",
+    ),
     # 2xx: the drafter's config and weights
     "DG201": Code(
         "The drafter has no config.json",

@@ -67,6 +67,11 @@ class Home:
         return self.path("state", "wish.json")
 
     @property
+    def front(self) -> str:
+        """How the front was installed; absent on a host without one."""
+        return self.path("state", "front.json")
+
+    @property
     def switch_lock(self) -> str:
         return self.path("state", "switch.lock")
 

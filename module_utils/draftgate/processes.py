@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 from .reaper import all_pids, descendants, marked, start_ticks
 
 __all__ = [
     "command",
+    "connections_to",
     "descendants",
     "home_digest",
     "mark",
@@ -24,6 +25,7 @@ __all__ = [
 ]
 
 _LISTEN = "0A"
+_ESTABLISHED, _SYN_SENT = "01", "02"
 
 
 def home_digest(home: str) -> str:
@@ -85,20 +87,55 @@ def port_holder(host: str, port: int) -> Optional[Dict[str, Any]]:
     return {"pid": None, "command": ""}
 
 
+def connections_to(host: str, port: int, name: str) -> int:
+    """Open TCP connections to ``host:port`` whose near end is a process with the command name ``name``.
+
+    One that the other side has closed does not count. Another user's processes are only seen by root.
+    """
+    wanted = _resolved(host)
+    inodes = {
+        fields[9]
+        for fields, family in _tcp_rows()
+        if fields[3] in (_ESTABLISHED, _SYN_SENT)
+        and _port(fields[2]) == port
+        and _address(fields[2], family) in wanted
+    }
+    if not inodes:
+        return 0
+    held: Set[str] = set()
+    for pid in all_pids():
+        if _command_name(pid) == name:
+            held |= _socket_inodes(pid)
+    return len(inodes & held)
+
+
+def _command_name(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as handle:
+            return handle.read().strip()
+    except OSError:
+        return ""
+
+
 def _listening_inodes(host: str, port: int) -> Set[str]:
     wanted = _resolved(host)
-    found: Set[str] = set()
+    return {
+        fields[9]
+        for fields, family in _tcp_rows()
+        if fields[3] == _LISTEN and _port(fields[1]) == port and _meets(_address(fields[1], family), wanted)
+    }
+
+
+def _tcp_rows() -> Iterator[Tuple[List[str], int]]:
+    """The kernel's TCP sockets: ``(fields of proc_net_tcp(5), address family)``."""
     for path, family in (("/proc/net/tcp", socket.AF_INET), ("/proc/net/tcp6", socket.AF_INET6)):
         try:
             with open(path, encoding="ascii") as handle:
                 rows = handle.read().splitlines()[1:]
         except OSError:
             continue
-        for fields in (row.split() for row in rows):
-            address, _, number = fields[1].rpartition(":")
-            if fields[3] == _LISTEN and int(number, 16) == port and _meets(address, family, wanted):
-                found.add(fields[9])
-    return found
+        for row in rows:
+            yield row.split(), family
 
 
 def _resolved(host: str) -> Set[str]:
@@ -108,13 +145,21 @@ def _resolved(host: str) -> Set[str]:
         return {host}
 
 
-def _meets(address: str, family: int, wanted: Set[str]) -> bool:
-    """Whether a listener at ``address`` (the kernel's hex, 32-bit words in host order) meets ``wanted``."""
-    raw = b"".join(bytes.fromhex(address[i : i + 8])[::-1] for i in range(0, len(address), 8))
+def _port(end: str) -> int:
+    return int(end.rpartition(":")[2], 16)
+
+
+def _address(end: str, family: int) -> str:
+    """From the kernel's hex, 32-bit words in host order."""
+    digits = end.rpartition(":")[0]
+    raw = b"".join(bytes.fromhex(digits[i : i + 8])[::-1] for i in range(0, len(digits), 8))
     text = socket.inet_ntop(family, raw)
-    if text.startswith("::ffff:"):
-        text = text[len("::ffff:") :]
-    return text in wanted or text in ("0.0.0.0", "::") or bool(wanted & {"0.0.0.0", "::"})
+    return text[len("::ffff:") :] if text.startswith("::ffff:") else text
+
+
+def _meets(address: str, wanted: Set[str]) -> bool:
+    """Whether a listener at ``address`` meets ``wanted``."""
+    return address in wanted or address in ("0.0.0.0", "::") or bool(wanted & {"0.0.0.0", "::"})
 
 
 def _socket_inodes(pid: int) -> Set[str]:

@@ -87,3 +87,19 @@ def test_processes_are_owned_by_service_and_home(tmp_path: Path) -> None:
 def test_memory_and_kills_are_read_as_bytes_and_counts() -> None:
     assert 2**24 < processes.memory_available_bytes() < 2**50
     assert processes.oom_kills() >= 0
+
+
+def test_connections_are_counted_by_who_opened_them(tmp_path: Path) -> None:
+    name = Path("/proc/self/comm").read_text("utf-8").strip()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert processes.connections_to("127.0.0.1", port, name) == 0
+        with socket.create_connection(("127.0.0.1", port)), socket.create_connection(("127.0.0.1", port)):
+            near = server.accept()[0]
+            assert processes.connections_to("127.0.0.1", port, name) == 2
+            assert processes.connections_to("127.0.0.1", port, "nginx") == 0
+            assert processes.connections_to("127.0.0.2", port, name) == 0
+            near.close()  # what the other side has ended does not run any more
+            assert processes.connections_to("127.0.0.1", port, name) == 1
+        server.accept()[0].close()
+    assert processes.connections_to("127.0.0.1", port, name) == 0
