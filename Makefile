@@ -8,7 +8,8 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 # What environments on this machine are made with, whatever python3 comes first in PATH.
 SYSTEM_PYTHON ?= /usr/bin/python3
-DRAFTGATE_CACHE ?= $(HOME)/.cache/draftgate
+# Root's is open to all: a service user, and the hosts that tests boot, run the runtime from there.
+DRAFTGATE_CACHE ?= $(if $(filter 0,$(shell id -u)),/var/cache/draftgate,$(HOME)/.cache/draftgate)
 ARGS ?=
 
 # Named, because Ansible ignores the ansible.cfg of a directory that others may write to; and Ansible refuses

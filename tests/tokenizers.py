@@ -6,7 +6,6 @@ Wrappers of tokenizer.json and tokenizer_config.json under Apache-2.0 or MIT; no
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import subprocess
 import sys
@@ -17,7 +16,9 @@ from typing import NamedTuple
 
 from draftgate.locks import locked
 
-CACHE = Path(os.environ.get("DRAFTGATE_CACHE") or Path.home() / ".cache" / "draftgate") / "tokenizers"
+from tests.cache import CACHE
+
+TOKENIZERS = CACHE / "tokenizers"
 FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
@@ -85,10 +86,10 @@ REAL = {
 def fetched(name: str) -> Path:
     """The directory with the files of ``REAL[name]``; the first call of a machine downloads them."""
     real = REAL[name]
-    directory = CACHE / real.sha256
-    with locked(str(CACHE / f"{real.sha256}.lock")):
+    directory = TOKENIZERS / real.sha256
+    with locked(str(TOKENIZERS / f"{real.sha256}.lock")):
         if not directory.is_dir():
-            with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
+            with tempfile.TemporaryDirectory(dir=TOKENIZERS) as scratch:
                 _extract(_packed(real, Path(scratch)), Path(scratch) / "files")
                 (Path(scratch) / "files").rename(directory)
     return directory

@@ -15,8 +15,8 @@ import pytest
 from draftgate import runtime
 from draftgate.published import PUBLISHED
 
+from tests.cache import RUNTIMES
 from tests.e2e.conftest import Install, install, slot
-from tests.e2e.installation import RUNTIMES
 from tests.model_files import QWEN_BASE, pieces, write_json, write_pair_27b, write_published_pair
 from tests.mutations import Survey, facts_of, survey
 from tests.results import Figure

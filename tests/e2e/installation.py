@@ -27,9 +27,10 @@ from draftgate import processes
 from draftgate.journal import Journal, finished
 from draftgate.layout import Home
 
+from tests.cache import RUNTIMES
+
 REPO = Path(__file__).resolve().parents[2]
 PLAYBOOK = REPO / ".venv" / "bin" / "ansible-playbook"
-RUNTIMES = Path(os.environ.get("DRAFTGATE_CACHE") or Path.home() / ".cache" / "draftgate") / "runtimes"
 
 # A start takes 30 s on a quiet machine of two cores and 150 s on a busy one; a restore starts again.
 START_SECONDS = 300.0

@@ -20,8 +20,8 @@ from draftgate.tokenizer import Tokenizer, read_tokenizer
 from draftgate.tokenizer_agreement import judge_agreement
 from draftgate.tokenizer_findings import judge_files
 
+from tests.cache import RUNTIMES
 from tests.conftest import REPO
-from tests.e2e.installation import RUNTIMES
 from tests.model_files import read_json, write_json
 from tests.tokenizers import FILES, REAL, fetched
 

@@ -10,7 +10,7 @@ import pytest
 from draftgate.errors import InputError
 from draftgate.safetensors import read_header
 
-from tests.e2e.installation import RUNTIMES
+from tests.cache import RUNTIMES
 from tests.fuzz.readers import READERS, mutated
 
 OPEN = """

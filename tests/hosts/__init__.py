@@ -1,0 +1,247 @@
+"""Test hosts: systemd-nspawn machines with their own address, sshd and systemd as process 1.
+
+``Hosts.up("name", 3)`` boots three in about two seconds; ``python -m tests.hosts`` does the same by hand.
+Each set has a name, and its own network, keys and disks; sets do not see each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shlex
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.cache import CACHE, REPO
+from tests.hosts import base, recipe
+from tests.hosts.base import NoHosts
+from tests.hosts.machine import Machine
+from tests.hosts.network import Network, run
+
+__all__ = ["Host", "Hosts", "NoHosts"]
+
+STATE = Path("/run/draftgate-hosts")  # gone with the networks when this machine is started again
+DISKS = CACHE / "hosts" / "disks"
+SHARED = (str(CACHE / "runtimes"), str(REPO / "models"))
+"""What every host sees, read-only and at the same path: a runtime's scripts name where they lie."""
+READY_SECONDS = 60.0
+_SETS = range(200)
+
+
+@dataclass(frozen=True)
+class Host:
+    """One host of a set."""
+
+    machine: Machine
+    key: Path
+    known_hosts: Path
+
+    @property
+    def name(self) -> str:
+        return self.machine.name
+
+    @property
+    def address(self) -> str:
+        return self.machine.network.address(self.machine.index)
+
+    @property
+    def ssh_options(self) -> list[str]:
+        return [
+            *("-i", str(self.key), "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes"),
+            *("-o", f"UserKnownHostsFile={self.known_hosts}", "-o", "StrictHostKeyChecking=yes"),
+        ]
+
+    def ssh(
+        self, command: str, *, check: bool = True, user: str = recipe.USER, seconds: float = 60.0
+    ) -> subprocess.CompletedProcess[str]:
+        """``command`` in a shell on the host."""
+        options = [*self.ssh_options, "-o", "ConnectTimeout=5", "-o", "LogLevel=ERROR"]
+        done = subprocess.run(
+            ["ssh", *options, f"{user}@{self.address}", command],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=seconds,
+            stdin=subprocess.DEVNULL,
+        )
+        if check and done.returncode != 0:
+            raise AssertionError(f"{self.name}: {command!r} ended with {done.returncode}: {done.stderr}")
+        return done
+
+    def sudo(self, command: str, *, check: bool = True, seconds: float = 60.0) -> str:
+        """stdout of ``command``, as root."""
+        return self.ssh(f"sudo sh -c {shlex.quote(command)}", check=check, seconds=seconds).stdout
+
+    def reachable(self) -> bool:
+        """Whether it has booted and lets us in."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            done = self.ssh("systemctl is-system-running", check=False, seconds=8)
+            return done.stdout.strip() in ("running", "degraded")
+        return False
+
+    def wait(self, seconds: float = READY_SECONDS) -> None:
+        end = time.monotonic() + seconds
+        while not self.reachable():
+            if time.monotonic() > end:
+                console = self.machine.directory / "console.log"
+                raise AssertionError(f"{self.name} is not up after {seconds:.0f} s; see {console}")
+            time.sleep(0.1)
+
+    def boot_id(self) -> str:
+        return self.ssh("cat /proc/sys/kernel/random/boot_id", check=False).stdout.strip()
+
+    # Faults
+
+    def kill(self) -> None:
+        """As pulling the plug. Its disk stays."""
+        self.machine.kill()
+
+    def boot(self) -> None:
+        """Switch a host on that was killed, and wait for it."""
+        self.machine.mount()
+        self.machine.boot()
+        self.wait()
+
+    def reboot(self) -> None:
+        """By its own init, and wait for it."""
+        started = self.sudo("systemctl show --property=UserspaceTimestampMonotonic --value")
+        self.ssh("sudo systemctl reboot", check=False)
+        end = time.monotonic() + READY_SECONDS
+        while not self.reachable() or started == self.sudo(
+            "systemctl show --property=UserspaceTimestampMonotonic --value", check=False
+        ):
+            assert time.monotonic() < end, f"{self.name} does not come back"
+            time.sleep(0.2)
+
+    def link(self, state: str) -> None:
+        """``up`` or ``down``, at our end of its cable."""
+        run("ip", "link", "set", self.machine.network.link(self.machine.index), state)
+
+    def cut(self, seconds: float) -> None:
+        """Cut it off; the link heals by itself, whatever becomes of who called."""
+        self.link("down")
+        threading.Timer(seconds, self.link, ["up"]).start()
+
+    def small_disk(self, path: str, mib: int) -> None:
+        """A disk of its own for one directory, so that it can be full. Only while the host is off."""
+        image, point = self.machine.directory / "small.ext4", self.machine.root / path.lstrip("/")
+        point.mkdir(parents=True, exist_ok=True)
+        run("truncate", f"--size={mib}M", str(image))
+        run("mkfs.ext4", "-q", "-m", "0", str(image))
+        run("mount", "-o", "loop", str(image), str(point))
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """A set of hosts that run."""
+
+    name: str
+    hosts: tuple[Host, ...]
+
+    def __iter__(self) -> Iterator[Host]:
+        return iter(self.hosts)
+
+    def __getitem__(self, index: int) -> Host:
+        return self.hosts[index]
+
+    @classmethod
+    def up(cls, name: str, count: int, small_disks: Mapping[str, int] | None = None) -> Hosts:
+        """Boot ``count`` hosts, called ``<name>1`` and so on; what an earlier run left of the set goes first.
+
+        :param small_disks: directory on each host → MiB of a file system of its own.
+        :raises NoHosts: this machine cannot.
+        """
+        rootfs = base.built()
+        cls.down(name)
+        network = Network(_number(name))
+        directory = DISKS / name
+        directory.mkdir(parents=True, exist_ok=True)
+        run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(directory / "key"))
+        binds = tuple(path for path in SHARED if os.path.isdir(path))
+        machines = [
+            Machine(f"{name}{index}", index, network, directory / str(index), rootfs, binds)
+            for index in range(1, count + 1)
+        ]
+        network.up()
+        for machine in machines:
+            machine.make(machines, (directory / "key.pub").read_text("utf-8"), recipe.USER)
+            network.plug(machine.index)
+        known = [f"{network.address(each.index)} {each.host_key()}\n" for each in machines]
+        (directory / "known_hosts").write_text("".join(known), "utf-8")
+        made = cls.of(name, machines)
+        for host in made:
+            for path, mib in (small_disks or {}).items():
+                host.small_disk(path, mib)
+            host.machine.boot()
+        for host in made:
+            host.wait()
+        return made
+
+    @classmethod
+    def of(cls, name: str, machines: Sequence[Machine]) -> Hosts:
+        directory = DISKS / name
+        hosts = (Host(machine, directory / "key", directory / "known_hosts") for machine in machines)
+        return cls(name, tuple(hosts))
+
+    @classmethod
+    def found(cls, name: str) -> Hosts:
+        """The set as it is: an empty one where there is none."""
+        state, directory = STATE / name, DISKS / name
+        if not state.is_dir():
+            return cls(name, ())
+        network = Network(int((state / "number").read_text("ascii")))
+        binds = tuple(path for path in SHARED if os.path.isdir(path))
+        indices = sorted(int(path.name) for path in directory.glob("[0-9]*"))
+        rootfs = CACHE / "hosts" / recipe.digest()
+        machines = [
+            Machine(f"{name}{index}", index, network, directory / str(index), rootfs, binds)
+            for index in indices
+        ]
+        return cls.of(name, machines)
+
+    @classmethod
+    def down(cls, name: str) -> None:
+        """Leave nothing of the set."""
+        for host in cls.found(name):
+            host.machine.remove()
+        state = STATE / name
+        if state.is_dir():
+            Network(int((state / "number").read_text("ascii"))).down()
+            shutil.rmtree(state)
+        shutil.rmtree(DISKS / name, ignore_errors=True)
+
+    def inventory(self, variables: Mapping[str, Any] | None = None) -> str:
+        """An Ansible inventory in YAML: the group ``draftgate``, reached as a user with sudo."""
+        common = {
+            "ansible_user": recipe.USER,
+            "ansible_become": True,
+            "ansible_python_interpreter": "/usr/bin/python3",
+            "ansible_ssh_private_key_file": str(self.hosts[0].key),
+            "ansible_ssh_common_args": shlex.join(
+                ["-o", f"UserKnownHostsFile={self.hosts[0].known_hosts}", "-o", "StrictHostKeyChecking=yes"]
+            ),
+            **(variables or {}),
+        }
+        hosts = {host.name: {"ansible_host": host.address} for host in self.hosts}
+        return yaml.safe_dump({"draftgate": {"hosts": hosts, "vars": common}}, sort_keys=False)
+
+
+def _number(name: str) -> int:
+    """A network that no other set has; kept until the set goes down."""
+    STATE.mkdir(parents=True, exist_ok=True)
+    with open(STATE / ".lock", "w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        taken = {int(path.read_text("ascii")) for path in STATE.glob("*/number")}
+        number = next(number for number in _SETS if number not in taken)
+        (STATE / name).mkdir()
+        (STATE / name / "number").write_text(str(number), "ascii")
+    return number
