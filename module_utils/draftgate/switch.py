@@ -15,7 +15,7 @@ from dataclasses import asdict
 from types import FrameType
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
-from . import host, judge, launch, recovery
+from . import headroom, host, judge, launch, recovery
 from .backend.base import Backend
 from .clocks import Clocks
 from .engine_client import client_for
@@ -391,6 +391,7 @@ class Switch:
         """Define, start and wait until ``deployed`` answers; a running one is only waited for."""
         name = host.service_name(deployed["id"])
         if self.backend.state(name).status not in ("running", "starting"):
+            headroom.wait_until_free(self.home, deployed, self.clocks)
             launch.require_port(deployed["place"]["host"], deployed["place"]["port"])
             self.backend.define(launch.service_for(dict(deployed), self.home))
             self.backend.start(name)

@@ -76,6 +76,8 @@ class World:
     room_for: int = 1
     clients: bool = False
     seconds: float = 1000.0
+    skew: float = 0.0
+    jumps: Iterator[float] = field(default_factory=lambda: itertools.repeat(0.0))
     boot: str = "boot-1"
     kill_at: int | None = None
     effects: int = 0
@@ -92,6 +94,7 @@ class World:
 
     def _strike(self) -> None:
         self.effects += 1
+        self.skew += next(self.jumps)
         if self.kill_at is not None and self.effects == self.kill_at:
             raise Killed
 
@@ -198,10 +201,14 @@ def _strategy(
 
 @pytest.fixture(autouse=True)
 def no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thousands of homes; that each line is on the disk before the next step is tested apart."""
+    """Thousands of homes; that each line is on the disk before the next step is tested apart.
+
+    Nor does one wait for this machine's memory.
+    """
     monkeypatch.setattr(files, "fsync_directory", lambda _path: None)
     monkeypatch.setattr(journal, "fsync_directory", lambda _path: None)
     monkeypatch.setattr(os, "fsync", lambda _descriptor: None)
+    monkeypatch.setattr(headroom, "wait_until_free", lambda *_: 0.0)
 
 
 @pytest.fixture
@@ -264,7 +271,9 @@ def machine(home: Home, world: World, attempt: str = "") -> switch.Switch:
 
 
 def clocks(world: World) -> Clocks:
-    return Clocks(now=lambda: world.seconds, boottime=lambda: world.seconds, sleep=lambda _s: None)
+    return Clocks(
+        now=lambda: world.seconds + world.skew, boottime=lambda: world.seconds, sleep=lambda _s: None
+    )
 
 
 def converged(home: Home, world: World, attempt: str, wished: dict[str, Any]) -> dict[str, Any]:
@@ -503,6 +512,23 @@ def test_a_previous_that_does_not_come_back_is_said_and_not_hidden(
     result = converged(home, world, "second", wish(home, num_speculative_tokens=5))
     assert (result["ended"], result["exit"]) == (journal.UNRESTORED, verdicts.EXIT_UNRESTORED)
     assert "did not come back" in result["reason"] and "τ 1.02" in result["reason"]
+
+
+@pytest.mark.parametrize("days", [1, -1, 4000], ids=["ahead", "back", "ten years"])
+@pytest.mark.parametrize("outcome", ["pass", "fail"])
+def test_a_clock_that_jumps_at_every_step_decides_nothing(
+    stage: Callable[[], tuple[Home, World]], outcome: str, days: int
+) -> None:
+    """Time limits are of the boot clock: NTP, or a flat battery, neither restores nor keeps a switch."""
+    home, world = stage()
+    before = first(home, world)
+    world.verdict = outcome
+    world.skew = days * 86400.0
+    world.jumps = itertools.cycle([days * 86400.0, 0.0, -days * 86400.0 / 2])
+    result = converged(home, world, "second", wish(home, num_speculative_tokens=5))
+    assert result["ended"] == (journal.ACTIVATED if outcome == "pass" else journal.RESTORED)
+    assert result["cause"] == ("" if outcome == "pass" else "gate")
+    assert (world.up == {host.service_name(before)}) is (outcome == "fail")
 
 
 def test_a_gate_change_measures_the_same_process_again(stage: Callable[[], tuple[Home, World]]) -> None:
