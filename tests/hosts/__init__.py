@@ -229,10 +229,20 @@ class Hosts:
             "ansible_ssh_common_args": shlex.join(
                 ["-o", f"UserKnownHostsFile={self.hosts[0].known_hosts}", "-o", "StrictHostKeyChecking=yes"]
             ),
+            **tiny_pair(),
             **(variables or {}),
         }
         hosts = {host.name: {"ansible_host": host.address} for host in self.hosts}
         return yaml.safe_dump({"draftgate": {"hosts": hosts, "vars": common}}, sort_keys=False)
+
+
+def tiny_pair() -> dict[str, Any]:
+    """What ``inventory/local`` says of the tiny pair, for hosts that see the checkout's models."""
+    said = (REPO / "inventory" / "local" / "group_vars" / "draftgate.yml").read_text("utf-8")
+    here: dict[str, Any] = yaml.safe_load(
+        said.replace("{{ inventory_dir }}/../..", str(REPO)).replace("inventory_dir ~ '/../..", f"'{REPO}")
+    )
+    return {**here, "vllm_runtime_root": str(CACHE / "runtimes")}
 
 
 def _number(name: str) -> int:

@@ -113,9 +113,7 @@ def test_a_machine_that_cannot_says_why_and_what_to_do(
     monkeypatch: pytest.MonkeyPatch, uid: int, missing: str, told: str
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: uid)
-    monkeypatch.setattr(
-        base.shutil, "which", lambda command: None if command == missing else f"/bin/{command}"
-    )
+    monkeypatch.setattr(shutil, "which", lambda command: None if command == missing else f"/bin/{command}")
     with pytest.raises(NoHosts, match=told) as caught:
         base.require()
     assert "DRAFTGATE_TEST_INVENTORY" in str(caught.value)
