@@ -77,6 +77,10 @@ options:
     description: Where the action plugin writes the evidence on the controller; empty = nowhere.
     type: str
     default: ""
+  gateway:
+    description: The wished front, by the variables C(gateway_*); empty = the front is no part of the wish.
+    type: dict
+    default: {}
   wait_seconds:
     description: Return after this long with RV(job) still running. Without it the call waits for the end.
     type: float
@@ -134,6 +138,11 @@ differs:
   type: list
   elements: dict
   returned: success
+front_differs:
+  description: What differs between the front and the wish.
+  type: list
+  elements: dict
+  returned: inspected
 unchanged: {description: Whether a deploy would do nothing., type: bool, returned: inspected}
 agent_differs: {description: Whether the host's agent is another one., type: bool, returned: inspected}
 evidence_valid: {description: Whether stored evidence counts for this wish., type: bool, returned: inspected}
@@ -178,6 +187,7 @@ def argument_spec() -> Dict[str, Any]:
         "keep": {"type": "int", "default": 5},
         "purge": {"type": "bool", "default": False},
         "reports_dir": {"type": "str", "default": ""},
+        "gateway": {"type": "dict", "default": {}},
         "wait_seconds": {"type": "float"},
         "seen": {"type": "str", "default": ""},
         "attempt": {"type": "str", "default": ""},

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from . import agent as host_agent
-from . import effective_config, host, jobs, options, removal, spec, status
+from . import effective_config, gateway, host, jobs, options, removal, spec, status
 from .backend import choose, engine_user, require_reachable
 from .backend.base import Backend
 from .canonical import digest
@@ -38,6 +38,7 @@ class Request:
     :param wished: the spec as the controller built it; :meth:`resolved` adds what only the host knows.
     :param secrets: ``{NAME: value}``; they leave this object only into 0600 files and keyed digests.
     :param agent: digest of the agent that the controller ships.
+    :param gateway: the wished front, by the variables ``gateway_*``; empty = no part of the wish.
     """
 
     home: Home
@@ -47,6 +48,7 @@ class Request:
     drafter_overrides: Mapping[str, Any] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
     agent: str = ""
+    gateway: Mapping[str, Any] = field(default_factory=dict)
     clocks: Clocks = field(default_factory=Clocks)
 
     def resolved(self, create_key: bool = False) -> Dict[str, Any]:
@@ -112,26 +114,32 @@ def inspected(request: Request) -> Dict[str, Any]:
     state = status.read(request.home, backend, request.clocks)
     agent_same = not request.agent or host_agent.installed(request.home) == request.agent[:12]
     settled = state["switch"] is None and state["healthy"]
+    front_differs = gateway.differs(request.home, request.gateway) if request.gateway else []
     return {
         "changed": False,
         "release": spec.release_id(whole["serve"]),
         "current": state["release"],
         "previous": state["previous"],
         "action": plan.action,
-        "reason": plan.reason,
+        "reason": plan.reason or ", ".join(_told(row) for row in front_differs),
         "strategy": plan.strategy,
         "why": plan.why,
         "warning": plan.warning,
         "refusal": taken or str(refusal(facts, plan) or ""),
         "differs": plan.differs,
         "agent_differs": not agent_same,
-        "unchanged": plan.action == NONE and agent_same and settled,
+        "front_differs": front_differs,
+        "unchanged": plan.action == NONE and agent_same and settled and not front_differs,
         "evidence_valid": facts.evidence_valid,
         "evidence": current_evidence(request.home),
         "status": state,
         "lock": _lock(request),
         "journal": Journal(request.home.journal, request.clocks.now).entries(),
     }
+
+
+def _told(row: Mapping[str, Any]) -> str:
+    return f"{row['field']}: {row['before']} → {row['after']}"
 
 
 def _port_taken(whole: Mapping[str, Any], facts: Facts, plan: Plan) -> str:
@@ -413,6 +421,7 @@ def module_result(given: Mapping[str, Any], check: bool) -> Dict[str, Any]:
         # YAML reads a key of digits as a number
         secrets={name: str(value) for name, value in given["secrets"].items() if value not in (None, "")},
         agent=given["agent"],
+        gateway=given["gateway"],
     )
     wait = Wait(given["wait_seconds"], given["seen"], given["attempt"])
     calls: Dict[str, Callable[[], Dict[str, Any]]] = {

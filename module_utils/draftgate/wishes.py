@@ -6,7 +6,7 @@ import difflib
 import os
 from typing import Any, Dict, Iterable, List, Mapping, Optional
 
-from . import argv, prompts
+from . import argv, gateway_variables, prompts
 from .decision import validate_thresholds
 from .errors import InputError
 from .options import yes_or_no
@@ -24,9 +24,15 @@ THRESHOLDS = (
 )
 
 
-_PREFIXES = ("acceptance_", "draftgate_", "drafter_", "num_speculative", "target_", "vllm_")
+_PREFIXES = ("acceptance_", "draftgate_", "drafter_", "gateway_", "num_speculative", "target_", "vllm_")
 _ELSEWHERE = frozenset(
-    ("draftgate_purge", "drafter_contract_result", "vllm_runtime_accept", "vllm_server_spec")
+    (
+        "draftgate_purge",
+        "drafter_contract_result",
+        "gateway_wished",
+        "vllm_runtime_accept",
+        "vllm_server_spec",
+    )
 )
 """Names with our prefixes that are no part of the wish: switches of other playbooks, facts of our roles."""
 
@@ -111,10 +117,13 @@ def _lock_digest(variables: Mapping[str, Any]) -> str:
 
 def _place(variables: Mapping[str, Any]) -> Dict[str, Any]:
     """Without what only the host can know: resolved paths and the secrets' digests."""
+    port, candidate_port = _whole(variables, "vllm_port"), _candidate_port(variables)
+    if candidate_port:
+        gateway_variables.check(variables, str(variables["vllm_host"]), port, candidate_port)
     return {
         "host": str(variables["vllm_host"]),
-        "port": _whole(variables, "vllm_port"),
-        "candidate_port": _candidate_port(variables),
+        "port": port,
+        "candidate_port": candidate_port,
         "home": str(variables["draftgate_home"]),
         "runtimes": str(variables["vllm_runtime_root"]),
         "python": str(variables["vllm_runtime_python"]),
@@ -127,7 +136,7 @@ def _place(variables: Mapping[str, Any]) -> Dict[str, Any]:
 
 def _candidate_port(variables: Mapping[str, Any]) -> int:
     """The second port of a place that has a front; 0 without one, because clients know one address then."""
-    if not yes_or_no("gateway_enabled", variables["gateway_enabled"]):
+    if not yes_or_no("gateway_enabled", variables.get("gateway_enabled", False)):
         return 0
     return _whole(variables, "vllm_candidate_port") or _whole(variables, "vllm_port") + 1
 
