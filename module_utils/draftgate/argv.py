@@ -45,14 +45,17 @@ _OWN_ENVIRONMENT: Dict[str, str] = {
 
 _QUIET = {
     "DO_NOT_TRACK": "1",
+    "GLOO_SOCKET_IFNAME": "lo",
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
+    "VLLM_HOST_IP": "127.0.0.1",
     "VLLM_NO_USAGE_STATS": "1",
     "XDG_CACHE_HOME": "{cache}",
     "XDG_CONFIG_HOME": "{cache}/config",
 }
 """What every engine gets unless the spec says otherwise: everything is on the disk already, so nobody is
-called at a start (an offline host must come up), and what it writes lies below the home."""
+called at a start (an offline host must come up), what it writes lies below the home, and its own processes
+meet on loopback: what they listen on trusts whoever connects (vLLM's security guide)."""
 
 _PLACES = ("cache", "home", "runtime")
 """What a placeholder in an environment variable may name."""
