@@ -113,7 +113,7 @@ def inspected(request: Request) -> Dict[str, Any]:
     taken = _port_taken(whole, facts, plan) if plan.action == SWITCH else ""
     state = status.read(request.home, backend, request.clocks)
     agent_same = not request.agent or host_agent.installed(request.home) == request.agent[:12]
-    settled = state["switch"] is None and state["healthy"]
+    settled = state["switch"] is None and state["serving"]
     front_differs = gateway.differs(request.home, request.gateway) if request.gateway else []
     return {
         "changed": False,

@@ -175,10 +175,10 @@ def _on_the_other(spec: Mapping[str, Any]) -> Dict[str, Any]:
     return {**spec, "place": swapped}
 
 
-def endpoint(place: Mapping[str, Any]) -> str:
+def endpoint(place: Mapping[str, Any], scheme: str = "http") -> str:
     """Where the engine answers: ``http://host:port``, an IPv6 address in brackets."""
     host = place["host"]
-    return f"http://{f'[{host}]' if ':' in host else host}:{place['port']}"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{place['port']}"
 
 
 def deployment(spec: Mapping[str, Any]) -> Dict[str, Any]:

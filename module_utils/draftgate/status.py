@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import os
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from . import host, recovery
+from . import front, host, recovery
 from .backend.base import Backend
 from .clocks import Clocks
 from .errors import InputError
@@ -21,7 +22,7 @@ _FAILURES = (RESTORED, STOPPED, UNRESTORED)
 def read(home: Home, backend: Optional[Backend], clocks: Clocks) -> Dict[str, Any]:
     """One host's state as JSON types.
 
-    ``serving``: an activated release runs and answers. ``gated``: what answers was activated by a green gate
+    ``serving``: an activated release runs and answers, and the front leads to it where there is one. ``gated``: what answers was activated by a green gate
     (a candidate under measurement answers too, and is not).
     """
     active = host.read_active(home)
@@ -31,16 +32,20 @@ def read(home: Home, backend: Optional[Backend], clocks: Clocks) -> Dict[str, An
     # A stranger may answer on the port of an engine that does not run.
     healthy = bool(deployed and deployed["id"] in running and host.answers(home, deployed))
     gated = bool(active and deployed and deployed["id"] == active["deployment"]["id"])
+    led_to = front.front_of(home).routed()
+    astray = bool(gated and deployed and led_to not in (None, deployed["place"]["port"]))
     state: Dict[str, Any] = {
         "home": home.root,
         "backend": backend.name if backend else None,
-        "serving": bool(healthy and gated),
+        "serving": bool(healthy and gated and not astray),
         "gated": gated,
         "healthy": healthy,
         "release": deployed["release"] if deployed else None,
         "speculation": bool(deployed and deployed["serve"]["drafter"]),
         "fallback_of": active.get("fallback_of") if active else None,
-        "endpoint": endpoint(deployed["place"]) if deployed else None,
+        "endpoint": _public(home) or endpoint(deployed["place"]) if deployed else None,
+        "engine": endpoint(deployed["place"]) if deployed else None,
+        "front": led_to,
         "model": deployed["serve"]["served_model_name"] if deployed else None,
         "activated": active["activated"] if active else None,
         "active": active["deployment"]["release"] if active else None,
@@ -58,6 +63,18 @@ def read(home: Home, backend: Optional[Backend], clocks: Clocks) -> Dict[str, An
     }
     state["next_step"] = _next_step(home, state, active is not None)
     return state
+
+
+def _public(home: Home) -> str:
+    """What clients use where there is a front: a public address that is every one goes by the host's name."""
+    stored = front.read(home)
+    if stored is None:
+        return ""
+    settings = stored["settings"]
+    everywhere = settings["gateway_host"] in ("0.0.0.0", "::")
+    host = os.uname().nodename if everywhere else settings["gateway_host"]
+    scheme = "https" if settings["gateway_tls_certificate"] else "http"
+    return endpoint({"host": host, "port": settings["gateway_port"]}, scheme)
 
 
 def _shown(
@@ -100,6 +117,8 @@ def _next_step(home: Home, state: Mapping[str, Any], deployed: bool) -> str:
         return f"{where} and its job is gone: {home.command} recover"
     if not deployed:
         return "make deploy, or ansible-playbook deploy.yml"
+    if state["healthy"] and not state["serving"]:
+        return f"The front does not lead to the activated release: {home.command} recover"
     if not state["serving"]:
         what = "does not run" if state["pid"] is None else "loads or hangs"
         return f"The activated release {what}: {home.command} recover waits for it, or starts it again"
@@ -113,7 +132,7 @@ def table(state: Mapping[str, Any]) -> str:
     else:
         rows = [
             ("release", f"{state['release']}  {_word(state)}"),
-            ("endpoint", f"{state['endpoint']}  model {state['model']}"),
+            ("endpoint", f"{state['endpoint']}  model {state['model']}{_led(state)}"),
             *(_activated(state) if state["gated"] else _waiting(state)),
             ("process", f"pid {state['pid']} under {state['backend']}, log {state['log']}"),
         ]
@@ -123,6 +142,15 @@ def table(state: Mapping[str, Any]) -> str:
     if state["next_step"]:
         rows.append(("next", state["next_step"]))
     return "\n".join(f"{name:<10} {value}" for name, value in rows)
+
+
+def _led(state: Mapping[str, Any]) -> str:
+    """Where the front leads, where there is one."""
+    if state["front"] is None:
+        return ""
+    return (
+        f"  (front, to {state['engine']})" if state["front"] else "  (front, CLOSED: 503 for every request)"
+    )
 
 
 def _activated(state: Mapping[str, Any]) -> List[Tuple[str, str]]:
