@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any, Dict
 
 import pytest
-from draftgate import layout
+from draftgate import launch, layout, spec
 from draftgate.backend import engine_user, require_reachable, users
 from draftgate.backend.systemd import give
 from draftgate.errors import HostError, InputError
 from draftgate.layout import Home
+
+from tests.specs import SPEC
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
 
@@ -105,3 +107,36 @@ def test_engines_of_two_users_share_no_cache() -> None:
     home = Home("/h")
     assert home.engine_cache("") == "/h/cache"
     assert home.engine_cache("a") == "/h/cache/a"
+
+
+def served(**place: Any) -> Dict[str, Any]:
+    serve = {**SPEC["serve"], "environment": {"VLLM_CACHE_ROOT": "{cache}/mine"}}
+    return spec.deployment({**SPEC, "serve": serve, "place": {**SPEC["place"], **place}})
+
+
+def test_an_engine_with_a_user_keeps_all_it_writes_in_its_cache() -> None:
+    engine = launch.service_for(served(user="draftgate"), Home("/h"))
+    assert (engine.user, engine.cache, engine.traits) == (
+        "draftgate",
+        "/h/cache/draftgate",
+        ("cpu", "loopback"),
+    )
+    expected = {
+        "HOME": "/h/cache/draftgate",
+        "XDG_CACHE_HOME": "/h/cache/draftgate",
+        "VLLM_CACHE_ROOT": "/h/cache/draftgate/mine",  # as wished
+        "TRITON_CACHE_DIR": "/h/cache/draftgate/triton",
+        "TORCHINDUCTOR_CACHE_DIR": "/h/cache/draftgate/inductor",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    assert {name: engine.environment[name] for name in expected} == expected
+
+
+def test_an_engine_without_a_user_is_left_as_it_is() -> None:
+    engine = launch.service_for(served(user=""), Home("/h"))
+    assert (engine.user, engine.cache) == ("", "/h/cache")
+    assert not {"HOME", "TRITON_CACHE_DIR", "GLOO_SOCKET_IFNAME"} & set(engine.environment)
+    assert (
+        "GLOO_SOCKET_IFNAME"
+        not in launch.service_for(served(user="a", host="0.0.0.0"), Home("/h")).environment
+    )
