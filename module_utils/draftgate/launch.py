@@ -340,10 +340,9 @@ def service_for(deployment: Mapping[str, Any], home: Home) -> Service:
         "cache": home.engine_cache(user),
         "home": home.root,
     }
-    traits = hardening.traits(place, paths["runtime"])
     environment = engine_environment(serve, paths)
     if user:  # a system user has no home directory, and whatever is compiled has to survive a restart
-        environment = {**caches_below(paths["cache"]), **hardening.environment(traits), **environment}
+        environment = {**caches_below(paths["cache"]), **environment}
     if place["gpus"]:
         # Without PCI_BUS_ID CUDA numbers cards by speed, and another card is used than nvidia-smi shows
         environment.update(CUDA_DEVICE_ORDER="PCI_BUS_ID", CUDA_VISIBLE_DEVICES=",".join(place["gpus"]))
@@ -355,7 +354,7 @@ def service_for(deployment: Mapping[str, Any], home: Home) -> Service:
         working_directory=home.root,
         user=user,
         cache=paths["cache"],
-        traits=traits,
+        traits=hardening.traits(place, paths["runtime"]),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import glob
 import os
-from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
+from typing import Any, List, Mapping, NamedTuple, Tuple
 
 CPU, GPU = "cpu", "gpu"
 """The two profiles: an engine has the one of its device."""
@@ -130,8 +130,8 @@ SETTINGS: Tuple[Setting, ...] = (
     ),
     Setting(
         "IPAddressDeny", "any", (CPU,),
-        "it neither calls nor is called from outside the host; gloo is told to use lo (GLOO_SOCKET_IFNAME), or"
-        " two ranks would wait for each other on the host's address for ten minutes and die (measured)",
+        "it neither calls nor is called from outside the host; without GLOO_SOCKET_IFNAME=lo two ranks wait"
+        " for each other on the host's address for ten minutes and die (measured)",
         "NCCL's ranks meet on an interface of the host, on lo only where there is no other",
         "NCCL user guide, NCCL_SOCKET_IFNAME", LOOPBACK,
     ),
@@ -151,11 +151,6 @@ def lines(traits: Tuple[str, ...]) -> List[str]:
         for row in SETTINGS
         if set(profiles) <= set(row.profiles) and (not row.only or row.only in traits)
     ]
-
-
-def environment(traits: Tuple[str, ...]) -> Dict[str, str]:
-    """What an engine has to know of its restrictions."""
-    return {"GLOO_SOCKET_IFNAME": "lo"} if {CPU, LOOPBACK} <= set(traits) else {}
 
 
 def traits(place: Mapping[str, Any], runtime: str) -> Tuple[str, ...]:
