@@ -13,6 +13,7 @@ from .errors import InputError
 from .files import read_json
 from .journal import RESTORED, STOPPED, UNRESTORED, Journal, finished
 from .layout import Home
+from .plan import SIDE_BY_SIDE
 from .spec import endpoint
 
 SWITCH_JOB = "switch"
@@ -22,8 +23,9 @@ _FAILURES = (RESTORED, STOPPED, UNRESTORED)
 def read(home: Home, backend: Optional[Backend], clocks: Clocks) -> Dict[str, Any]:
     """One host's state as JSON types.
 
-    ``serving``: an activated release runs and answers, and the front leads to it where there is one. ``gated``: what answers was activated by a green gate
-    (a candidate under measurement answers too, and is not).
+    ``serving``: an activated release runs and answers, and the front leads to it where there is one.
+    ``gated``: what answers was activated by a green gate (a candidate under measurement answers too, and is
+    not).
     """
     active = host.read_active(home)
     entries = Journal(home.journal, clocks.now).entries()
@@ -81,7 +83,8 @@ def _shown(
     active: Optional[Mapping[str, Any]], entries: List[Dict[str, Any]], running: List[str]
 ) -> Optional[Mapping[str, Any]]:
     """The deployment to talk about: the activated one, or the candidate that runs in its place."""
-    if not finished(entries) and entries[0]["candidate"]["id"] in running:
+    in_its_place = not finished(entries) and entries[0].get("strategy") != SIDE_BY_SIDE
+    if in_its_place and entries[0]["candidate"]["id"] in running:
         candidate: Mapping[str, Any] = entries[0]["candidate"]
         return candidate
     return active["deployment"] if active else None

@@ -13,6 +13,8 @@ import pytest
 from draftgate import processes
 
 from tests.e2e.installation import Installation
+from tests.e2e.remote import HOME, Remote
+from tests.hosts import Hosts, NoHosts
 
 Install = Callable[..., Installation]
 _PORTS = range(8300, 8400)
@@ -58,3 +60,25 @@ def install(slot: Path) -> Iterator[Install]:
             one.remove()
     finally:
         shutil.rmtree(slot, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def remote_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Remote]]:
+    """``remote_host(name, disk_mib=…, **variables)``: a bare host that is to have a front."""
+    made: list[str] = []
+
+    def make(name: str, disk_mib: int = 0, **variables: object) -> Remote:
+        small = {HOME.root: disk_mib} if disk_mib else None
+        try:
+            made.append(name)
+            hosts = Hosts.up(name, 1, small)
+        except NoHosts as exc:
+            pytest.skip(str(exc))
+        directory = tmp_path_factory.mktemp(name)
+        inventory = directory / "hosts.yml"
+        inventory.write_text(hosts.inventory({"gateway_enabled": True, **variables}), "utf-8")
+        return Remote(hosts[0], inventory, directory / "reports")
+
+    yield make
+    for name in made:
+        Hosts.down(name)
