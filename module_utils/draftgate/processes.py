@@ -10,10 +10,12 @@ from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 from .reaper import all_pids, descendants, marked, start_ticks
 
 __all__ = [
+    "all_pids",
     "command",
     "connections_to",
     "descendants",
     "home_digest",
+    "listeners",
     "mark",
     "memory_available_bytes",
     "oom_kills",
@@ -78,13 +80,17 @@ def port_holder(host: str, port: int) -> Optional[Dict[str, Any]]:
     ``pid`` is None and ``command`` empty for a process of another user. A listener on the wildcard
     address holds every host's port, and a wish for the wildcard meets every listener.
     """
-    inodes = _listening_inodes(host, port)
-    if not inodes:
+    if not _listening_inodes(host, port):
         return None
-    for pid in all_pids():
-        if inodes & _socket_inodes(pid):
-            return {"pid": pid, "command": command(pid)}
+    for pid in listeners(host, port):
+        return {"pid": pid, "command": command(pid)}
     return {"pid": None, "command": ""}
+
+
+def listeners(host: str, port: int) -> Iterator[int]:
+    """Processes that share the listener where ``host:port`` would be; of another user only root sees them."""
+    inodes = _listening_inodes(host, port)
+    return (pid for pid in (all_pids() if inodes else ()) if inodes & _socket_inodes(pid))
 
 
 def connections_to(host: str, port: int, name: str) -> int:
