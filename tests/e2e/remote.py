@@ -20,6 +20,7 @@ from draftgate.layout import SYSTEM_ROOT, Home
 
 from tests.e2e.installation import DEPLOY_SECONDS, START_SECONDS, Done, Playbook, until
 from tests.hosts import Host
+from tests.load import OK, Load, Tally
 
 HOME = Home(SYSTEM_ROOT)
 FRONT_PORT = 8080
@@ -171,3 +172,13 @@ class Remote:
 
         until(settled, seconds, "the end of the switch")
         time.sleep(0.5)
+
+
+def switched_under_load(at: Remote, wish: Mapping[str, Any]) -> tuple[Done, Tally]:
+    """One deploy while four clients ask through the front, and what became of every request."""
+    with Load(at.front, "tiny", plain=1, streaming=1, kept=1, pause=0.4) as tally:
+        until(lambda: tally.count(OK) >= 4, 60, "answers before the switch")
+        done = at.deploy(wish)
+        answered = tally.count(OK)
+        until(lambda: tally.count(OK) >= answered + 4, 60, "answers after the switch")
+    return done, tally
