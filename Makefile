@@ -60,7 +60,7 @@ apt-get -qq -o DPkg::Lock::Timeout=300 update
 $${install/apt-get/apt-get -qq -o DPkg::Lock::Timeout=300}
 endef
 
-.PHONY: help deploy preflight replay test test-unit test-long bench lint tiny-pair system-packages test-packages clean .venv .venv-dev
+.PHONY: help deploy preflight replay test test-unit hosts test-long bench lint tiny-pair system-packages test-packages clean .venv .venv-dev
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,6 +80,9 @@ test: lint .venv test-packages ## what CI runs: lint, unit and integration tests
 
 test-unit: .venv-dev ## the tests that need neither an engine nor a deployment
 	@$(DEV)/pytest tests/unit $(ARGS)
+
+hosts: .venv-dev test-packages ## boot systemd hosts for tests: make hosts ARGS="up demo 2 | ssh demo1 | list | down demo"
+	@PYTHONPATH=module_utils $(DEV)/python -m tests.hosts $(ARGS)
 
 test-long: .venv .venv-dev ## all faults, random kills and truth tables; goes on where it stopped
 	@$(DEV)/pytest --verbose -m long $(ARGS)
