@@ -111,6 +111,7 @@ class Machine:
         argv += ["systemd-nspawn", "--quiet", "--boot", "--console=read-only", "--register=no", "--keep-unit"]
         argv += [f"--directory={self.root}", f"--machine={self.name}", f"--hostname={self.name}"]
         argv += [f"--network-namespace-path=/run/netns/{self.namespace}"]
+        argv += ["--system-call-filter=bpf"]  # or the guests' IPAddressDeny would deny nothing
         argv += ["--resolv-conf=off", "--timezone=off", "--link-journal=no"]
         argv += [f"--bind-ro={path}" for path in self.binds]
         with open(self.directory / "console.log", "ab") as console:
