@@ -25,7 +25,8 @@ FIGURES = frozenset(
     deploy_cold_seconds no_change_seconds_1_host no_change_ratio_4_hosts contract_27b_seconds
     contract_27b_rss_mib probe_vs_autotokenizer_ratio contract_mutations_total contract_mutations_caught
     calibrate_vs_restart_ratio calibrate_seconds download_vs_curl_ratio fleet_hub_bytes_ratio
-    rolling_failed_requests in_place_downtime_ratio speculation_speedup status_vs_ansible_ratio
+    rolling_failed_requests side_by_side_failed_requests in_place_downtime_ratio
+    front_first_token_added_ms speculation_speedup status_vs_ansible_ratio
     diagnosis_verdict_right diagnosis_first diagnosis_top3 false_alarms gate_seconds baseline_seconds
     """.split()
 )
