@@ -161,6 +161,7 @@ def summary(entries: List[Entry]) -> Dict[str, Any]:
         "serving": end.get("serving") if finished(entries) else None,
         "fallback": end["state"] == ACTIVATED and bool(end.get("fallback")),
         "strategy": entries[0].get("strategy"),
+        "cut_off": sum((entry.get("drained") or {}).get("left", 0) for entry in entries),
         "stages": stages(entries),
     }
 

@@ -371,17 +371,23 @@ def ended(request: Request, attempt: str, exit_code: Optional[int]) -> Dict[str,
         facts["changed"] = result["ended"] in (RESTORED, UNRESTORED, STOPPED)
         raise _verdict_error(result, measured, facts)
     changed = result["ended"] != NONE
-    return {**facts, "changed": changed, "warning": _fallback_warning(result)}
+    return {**facts, "changed": changed, "warning": _warning(result)}
 
 
 def _evidence_at(path: Optional[str]) -> Optional[Dict[str, Any]]:
     return read_json(path, "reading the attempt's evidence") if path and os.path.exists(path) else None
 
 
-def _fallback_warning(result: Mapping[str, Any]) -> str:
-    if not result.get("fallback"):
-        return str(result.get("warning") or "")
-    return f"The target serves WITHOUT speculation: {result['reason']}"
+def _warning(result: Mapping[str, Any]) -> str:
+    """What is green and still not what one would want."""
+    told = [str(result.get("warning") or "")]
+    if result.get("fallback"):
+        told = [f"The target serves WITHOUT speculation: {result['reason']}"]
+    if result.get("cut_off"):
+        told.append(
+            f"{result['cut_off']} request(s) were cut off: they ran longer than gateway_drain_seconds."
+        )
+    return " ".join(filter(None, told))
 
 
 def _verdict_error(
@@ -390,7 +396,7 @@ def _verdict_error(
     """One message: what was tried, what was seen, what serves now, what to look at first."""
     state: Mapping[str, Any] = facts["status"]
     kept = f"Release {state['release']} serves." if state["serving"] else "Nothing serves."
-    if result.get("exit") == EXIT_REFUSED:
+    if result.get("exit") == EXIT_REFUSED and not result.get("error"):
         reason = str(result["reason"])
         return HostError("deploying", reason, "", f"{kept} {RETRY}", code="DG830", details=facts)
     suspects = (measured or {}).get("suspects") or []

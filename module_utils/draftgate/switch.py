@@ -500,6 +500,7 @@ def _unchanged(plan: Plan, active: Optional[Mapping[str, Any]], acted: bool) -> 
         "exit": EXIT_REFUSED if plan.action == REFUSE else EXIT_PASS,
         "ended": START if acted and plan.action == NONE else plan.action,
         "reason": plan.reason if plan.action == REFUSE else "",
+        "error": plan.error.as_dict() if plan.error else None,
         "warning": plan.warning,
         "serving": active["deployment"]["release"] if active else None,
         "evidence": active.get("evidence") if active else None,

@@ -75,6 +75,7 @@ class World:
     ports: dict[str, int] = field(default_factory=dict)
     room_for: int = 1
     clients: bool = False
+    streams: int = 0
     seconds: float = 1000.0
     skew: float = 0.0
     jumps: Iterator[float] = field(default_factory=lambda: itertools.repeat(0.0))
@@ -189,7 +190,7 @@ class PlayedFront:
 
     def drain(self, seconds: float | None, report: Report) -> Drained:
         self.world.effect(lambda: None)
-        return Drained(1.5, 0)
+        return Drained(1.5, self.world.streams)
 
 
 def _strategy(
@@ -512,6 +513,28 @@ def test_a_previous_that_does_not_come_back_is_said_and_not_hidden(
     result = converged(home, world, "second", wish(home, num_speculative_tokens=5))
     assert (result["ended"], result["exit"]) == (journal.UNRESTORED, verdicts.EXIT_UNRESTORED)
     assert "did not come back" in result["reason"] and "τ 1.02" in result["reason"]
+
+
+@pytest.mark.parametrize("on", [ROOM_FOR_ONE, ROOM_FOR_TWO], ids=["in place", "side by side"])
+def test_requests_that_a_drain_cut_off_are_counted(stage: Callable[[], tuple[Home, World]], on: Host) -> None:
+    home, world = stage()
+    on.furnish(world)
+    first(home, world)
+    world.streams = 3
+    assert converged(home, world, "second", wish(home, num_speculative_tokens=5))["cut_off"] == 3
+
+
+def test_what_two_engines_lack_refuses_the_wish_with_its_arithmetic(
+    stage: Callable[[], tuple[Home, World]],
+) -> None:
+    home, world = stage()
+    ROOM_FOR_ONE.furnish(world)
+    before = first(home, world)
+    wished = wish(home, num_speculative_tokens=5)
+    wished["options"]["strategy"] = "side_by_side"
+    result = converged(home, world, "second", wished)
+    assert (result["exit"], result["error"]["code"]) == (verdicts.EXIT_REFUSED, "DG156")
+    assert "two do not fit" in result["reason"] and world.up == {host.service_name(before)}
 
 
 @pytest.mark.parametrize("days", [1, -1, 4000], ids=["ahead", "back", "ten years"])
