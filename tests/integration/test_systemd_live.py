@@ -19,7 +19,7 @@ from draftgate.launch import current_run
 from draftgate.layout import SYSTEM_ROOT as HOME
 from draftgate.processes import home_digest
 
-from tests.cache import REPO
+from tests.cache import REPO, RUNTIMES
 from tests.hosts import Host, Hosts, NoHosts
 from tests.specs import SPEC
 
@@ -90,7 +90,8 @@ from draftgate.errors import DraftgateError
 from draftgate.layout import Home
 manager, kinds = SystemdBackend(Home("{HOME}")), {{"service": Service, "job": Job}}
 def run(command, given):
-    done = subprocess.run(["sh", "-c", command], input=given, capture_output=True, text=True, check=False)
+    how = {{"input": given, "capture_output": True, "text": True, "errors": "replace"}}
+    done = subprocess.run(["sh", "-c", command], **how)
     return [done.returncode, done.stdout, done.stderr]
 for line in sys.stdin:
     name, given = json.loads(line)
@@ -246,7 +247,7 @@ def hosts() -> Iterator[Hosts]:
 
 
 class Play:
-    """Runs the role on the host; what Ansible said, and its exit code."""
+    """Runs the role, or another playbook, on the host; its exit code, and what Ansible said."""
 
     def __init__(self, hosts: Hosts, directory: Path) -> None:
         self.directory = directory
@@ -255,8 +256,9 @@ class Play:
         play = [{"hosts": "draftgate", "gather_facts": False, "name": "Prepare", "tasks": role}]
         (directory / "play.yml").write_text(json.dumps(play), "utf-8")
 
-    def __call__(self, *options: str) -> tuple[int, str]:
-        argv = [str(Path(sys.executable).with_name("ansible-playbook")), str(self.directory / "play.yml")]
+    def __call__(self, *options: str, playbook: str = "") -> tuple[int, str]:
+        chosen = playbook or str(self.directory / "play.yml")
+        argv = [str(Path(sys.executable).with_name("ansible-playbook")), chosen]
         argv += ["-i", str(self.directory / "hosts.yml"), *options]
         done = subprocess.run(argv, cwd=REPO, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout + done.stderr
@@ -622,3 +624,43 @@ def test_a_teardown_leaves_no_unit_and_no_process(engine: Engine, root: Root) ->
     assert root.run(f"systemctl list-units --all --no-legend --plain '{PREFIX}*'") == ""
     assert root.run(f"pgrep -u {USER}") == ""
     assert root.run(f"ls {HOME}/secrets | grep env") == ""
+
+
+# The real engine, once
+
+
+@pytest.mark.real
+@pytest.mark.timeout(900)
+def test_the_real_engine_is_deployed_restarted_and_removed(hosts: Hosts, root: Root, play: Play) -> None:
+    """Its own user, the whole CPU profile and a key; killed, it comes back by systemd alone."""
+    if not list(RUNTIMES.glob("*/.complete.json")):
+        pytest.skip(f"there is no runtime in {RUNTIMES} yet; tests/e2e installs it")
+    key = "k3y-that-nobody-shows"
+    (play.directory / "secret.yml").write_text(f"vllm_api_key: {key}\n", "utf-8")
+    options = ["-e", f"@{play.directory / 'secret.yml'}", "-e", f"draftgate_reports_dir={play.directory}"]
+    code, said = play(*options, playbook="deploy.yml")
+    assert code == 0, said
+    root("run", f"rm -rf {VLLM}/../..", "")  # the stand-in
+    (name,) = [name for name in root("services") if name not in (DYING, "engine-one")]
+    main = root("state", name)["pid"]
+    processes = set(root.run(f"pgrep -u {USER}").split())
+    assert len(processes) >= 3 and str(main) in processes
+    assert set(root.run(f"ps -o user= -p {','.join(processes)}").split()) == {USER}
+    score = root.run(f"systemd-analyze security --no-pager {unit(name)}")
+    assert float(re.findall(r"level for \S+: ([\d.]+)", score)[0]) <= SCORE_CPU
+    for command in (f"systemctl show {unit(name)}", "ps -ef", "journalctl -b --no-pager -o export"):
+        assert key not in root.run(command), command
+    assert key not in said
+
+    root.run(f"kill -KILL {main}")
+    until(lambda: not processes & set(root.run(f"pgrep -u {USER}").split()), "its workers end", 5)
+    healthy = "curl -s -o /dev/null -w '%{http_code}' http://127.0.0.1:8000/v1/models"
+    until(lambda: root.run(healthy) == "401", "it is back, and asks for its key", 300)
+    authorized = f"{healthy} -H 'Authorization: Bearer {key}'"
+    assert root.run(authorized) == "200"
+
+    code, said = play(playbook="playbooks/teardown.yml")
+    assert code == 0, said
+    assert root.run(f"pgrep -u {USER}") == ""
+    assert root.run(f"systemctl list-units --all --no-legend --plain '{PREFIX}*'") == ""
+    assert set(root.run(f"ls {HOME}").split()) <= {"cache", "models", "runtimes"}
