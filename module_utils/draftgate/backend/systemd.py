@@ -32,7 +32,6 @@ _REMOVE_SECONDS = 60.0
 _BOOT_TRIES = 3
 _SHOWN = (
     "LoadState",
-    "NeedDaemonReload",
     "Job",
     "ActiveState",
     "SubState",
@@ -102,11 +101,8 @@ class SystemdBackend:
         ``Restart=always`` would go on trying."""
         if not os.path.exists(self._unit_path(name)):
             raise HostError(f"starting {name}", "it was never defined", "a defined service")
-        shown = self._show(name)
-        if _service_status(shown) == "running":
+        if self.state(name).status == "running":
             return
-        if shown["NeedDaemonReload"] == "yes":  # killed between writing a unit and telling systemd
-            self._systemctl("daemon-reload")
         self._reset_failed(name)
         self._refuse_left(name, sweep(mark(name, self.home.root)))
         try:
