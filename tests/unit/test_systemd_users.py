@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pwd
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Dict
 
@@ -16,6 +18,7 @@ from draftgate.layout import Home
 
 from tests.specs import SPEC
 
+SHIPPED = "ansible.module_utils.draftgate"  # the name that modules import it by
 ME = pwd.getpwuid(os.geteuid()).pw_name
 
 
@@ -54,17 +57,22 @@ def test_a_place_that_the_unit_hides_is_refused(changes: Dict[str, str], told: s
     require_reachable(place(**changes, user=""))
 
 
-def test_a_link_and_a_closed_parent_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "link").symlink_to("/home")
-    linked = str(tmp_path / "link" / "draftgate")
-    closed = tmp_path / "closed"
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A directory that everybody can reach; pytest's own are closed."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as path:
+        os.chmod(path, 0o755)
+        yield Path(path)
+
+
+def test_a_link_and_a_closed_parent_are_seen(public: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(users, "HIDDEN", ("/home",))
+    (public / "link").symlink_to("/home")
+    closed = public / "closed"
     closed.mkdir(0o700)
+    require_reachable(place(home=str(public / "new")))
     with pytest.raises(HostError, match="the unit hides /home"):
-        require_reachable(place(home=linked))
-    monkeypatch.setattr(users, "HIDDEN", ())
-    for parent in (tmp_path, *tmp_path.parents[:-1]):
-        parent.chmod(parent.stat().st_mode | 0o001)
-    require_reachable(place(home=str(tmp_path / "new")))
+        require_reachable(place(home=str(public / "link" / "draftgate")))
     with pytest.raises(HostError, match=f"{closed} is closed to it"):
         require_reachable(place(home=str(closed / "new")))
     require_reachable(place(home=str(closed / "new"), user=ME))
@@ -136,3 +144,33 @@ def test_an_engine_without_a_user_is_left_as_it_is() -> None:
     engine = launch.service_for(served(user=""), Home("/h"))
     assert (engine.user, engine.cache) == ("", "/h/cache")
     assert not {"HOME", "TRITON_CACHE_DIR"} & set(engine.environment)
+
+
+@pytest.mark.parametrize(
+    ("systemd", "home", "expected"),
+    [
+        (False, "{tmp}/home", {"backend": "supervisord", "user": "", "user_missing": False}),
+        (
+            True,
+            "/var/lib/draftgate-test",
+            {"backend": "systemd", "user": "nobody-here", "user_missing": True},
+        ),
+    ],
+)
+def test_the_module_says_whose_the_engines_are(
+    call_module: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, systemd: bool, home: str, expected: Any
+) -> None:
+    monkeypatch.setattr(f"{SHIPPED}.backend.root_under_systemd", lambda: systemd)
+    given = {"home": home.format(tmp=tmp_path), "user": "nobody-here", "digest": "0" * 64}
+    result = call_module("host_agent", given, check_mode=True)
+    assert {name: result[name] for name in expected} == expected
+
+
+def test_the_module_refuses_before_it_writes(
+    call_module: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(f"{SHIPPED}.backend.root_under_systemd", lambda: True)
+    monkeypatch.setattr(f"{SHIPPED}.backend.users.HIDDEN", (str(tmp_path),))
+    home = tmp_path / "home"
+    result = call_module("host_agent", {"home": str(home), "digest": "0" * 64})
+    assert result["failed"] and "DG160" in result["msg"] and not home.exists()
