@@ -26,7 +26,8 @@ FIGURES = frozenset(
     contract_27b_rss_mib probe_vs_autotokenizer_ratio contract_mutations_total contract_mutations_caught
     calibrate_vs_restart_ratio calibrate_seconds download_vs_curl_ratio fleet_hub_bytes_ratio
     rolling_failed_requests side_by_side_failed_requests in_place_downtime_ratio
-    front_first_token_added_ms speculation_speedup status_vs_ansible_ratio
+    front_first_token_added_ms front_flip_requests front_flip_failed_requests
+    speculation_speedup status_vs_ansible_ratio
     diagnosis_verdict_right diagnosis_first diagnosis_top3 false_alarms gate_seconds baseline_seconds
     """.split()
 )
