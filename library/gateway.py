@@ -23,7 +23,7 @@ options:
     type: path
     default: auto
   state:
-    description: V(absent) removes what V(present) wrote; nginx and its other sites stay.
+    description: V(absent) removes the front; nginx, its other sites and the front's access log stay.
     type: str
     choices: [present, absent]
     default: present

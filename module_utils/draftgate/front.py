@@ -61,7 +61,10 @@ class Front(Protocol):
         """
 
     def close(self) -> None:
-        """From now on every request gets 503 and Retry-After. Those that were accepted before go on."""
+        """From now on every request gets 503 and Retry-After. Those that were accepted before go on.
+
+        :raises HostError: the link cannot be written; the front leads where it led.
+        """
 
     def drain(self, seconds: Optional[float], report: progress.Report) -> Drained:
         """Wait for the requests that were accepted before the last open or close.
@@ -233,7 +236,7 @@ class NginxFront:
         return int(target) if target.isdecimal() else 0
 
     def open(self, port: int) -> None:
-        lead(self.installed.directory, str(port))
+        self._lead(str(port))
         deadline, started = self.clocks.boottime() + _ANSWER_SECONDS, False
         while True:
             seen = self._look()
@@ -247,7 +250,7 @@ class NginxFront:
             self.clocks.sleep(_LOOK_EVERY)
 
     def close(self) -> None:
-        lead(self.installed.directory, CLOSED)
+        self._lead(CLOSED)
 
     def drain(self, seconds: Optional[float], report: progress.Report) -> Drained:
         limit = self.installed.drain_seconds if seconds is None else seconds
@@ -261,6 +264,13 @@ class NginxFront:
                 return Drained(round(waited, 2), left)
             report("drain", 0, 0, f"{left} request(s) still run, {max(0.0, limit - waited):.0f} s at most")
             self.clocks.sleep(_LOOK_EVERY)
+
+    def _lead(self, target: str) -> None:
+        try:
+            lead(self.installed.directory, target)
+        except OSError as exc:
+            observed = f"{self.installed.directory}: {exc.strerror}"
+            raise HostError("leading the front", observed, f"a link to {target}", code="DG172") from exc
 
     def _look(self) -> Look:
         return look(self.installed.host, self.installed.port, self.installed.tls)

@@ -132,7 +132,7 @@ class Gateway:
         return result
 
     def absent(self, check: bool) -> Dict[str, Any]:
-        """Remove the front; nginx and its other sites stay.
+        """Remove the front; nginx, its other sites and the front's access log stay.
 
         :raises HostError: nginx refuses what is left of its configuration; the front is still there then.
         """
@@ -143,6 +143,8 @@ class Gateway:
                 self._require_rights()
                 self._withdraw(stored["settings"] if stored else None)
             shutil.rmtree(self.directory, ignore_errors=True)
+            with contextlib.suppress(OSError):  # another home's front may lie there
+                os.rmdir(self.nginx.state)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.home.front)
         return {"changed": bool(doomed), "missing": False, "diff": self._diff(before, "")}

@@ -74,7 +74,7 @@ class Asked(threading.Thread):
 
     def run(self) -> None:
         try:
-            with requests.post(f"{self.url}{CHAT}", json=self.wish, stream=True, timeout=30) as answer:
+            with requests.post(f"{self.url}{CHAT}", json=self.wish, stream=True, timeout=700) as answer:
                 self.status = answer.status_code
                 for piece in answer.iter_content(None):
                     self.text += piece.decode()
@@ -250,6 +250,28 @@ def test_tokens_come_as_they_are_made(nginx: PrivateNginx, engine: SlowEngine) -
         came = [time.monotonic() for line in answer.iter_lines() if line.startswith(b"data: {")]
     gaps = [later - earlier for earlier, later in zip(came, came[1:])]
     assert len(gaps) == 4 and all(0.1 < gap < 0.35 for gap in gaps), gaps
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_ten_minutes_are_not_too_long(nginx: PrivateNginx, engine: SlowEngine) -> None:
+    """A long answer, a prefill without a byte and an answer that is not streamed, while the front is flipped
+    and nginx reloaded."""
+    running = [
+        Asked(nginx.url, stream=True, max_tokens=300, pace=2),
+        Asked(nginx.url, stream=True, max_tokens=1, silent=600),
+        Asked(nginx.url, max_tokens=1, silent=600),
+    ]
+    engine.wait_for(running=3)
+    with slow_engine() as other:
+        nginx.front.open(other.port)
+        nginx.install(gateway_retry_after=5)
+        drained = nginx.front.drain(700, silent)
+    for one in running:
+        one.join(10)
+    assert drained.left == 0 and 590 < drained.seconds < 630
+    assert running[0].is_whole and running[0].text.count("data: {") == 300
+    assert running[1].is_whole and json.loads(running[2].text)["choices"]
 
 
 def test_a_key_passes_and_nothing_secret_is_logged(nginx: PrivateNginx, engine: SlowEngine) -> None:
@@ -499,7 +521,7 @@ def test_removing_it_leaves_the_others(nginx: PrivateNginx, engine: SlowEngine) 
     assert nginx.gateway.absent(check=False)["changed"]
     assert processes.port_free("127.0.0.1", nginx.port)
     assert requests.get(f"http://127.0.0.1:{port}", timeout=5).text == "the operator"
-    assert os.listdir(nginx.root / "conf.d") == ["another.conf"] and not os.listdir(nginx.root / "state")
+    assert os.listdir(nginx.root / "conf.d") == ["another.conf"] and not (nginx.root / "state").exists()
     assert nginx.front.routed() is None and nginx.gateway.absent(check=False)["changed"] is False
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import http.server
 import os
 import threading
@@ -86,6 +87,20 @@ def test_everybody_may_follow_it(tmp_path: Path) -> None:
     finally:
         os.umask(mask)
     assert [oct((tmp_path / name).stat().st_mode)[-3:] for name in ("front", "front/8000")] == ["755", "755"]
+
+
+def test_a_link_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lead(str(tmp_path), "8000")
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "symlink", full)
+    one = NginxFront(installed(tmp_path))
+    for act in (one.close, lambda: one.open(8001)):
+        with pytest.raises(HostError, match="DG172.*No space left"):
+            act()
+    assert one.routed() == 8000
 
 
 def test_without_a_front_nothing_is_asked(tmp_path: Path) -> None:
