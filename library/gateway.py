@@ -90,7 +90,7 @@ options:
     default: /var/log/nginx
 attributes:
   check_mode:
-    description: Works on a host without nginx too. Only nginx itself can refuse a configuration, so that is not seen.
+    description: Works on a host without nginx too. What nginx itself would refuse is not seen.
     support: full
   diff_mode:
     description: Shows the server file.
