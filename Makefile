@@ -60,7 +60,7 @@ apt-get -qq -o DPkg::Lock::Timeout=300 update
 $${install/apt-get/apt-get -qq -o DPkg::Lock::Timeout=300}
 endef
 
-.PHONY: help deploy preflight replay test test-unit hosts test-long bench lint tiny-pair system-packages test-packages clean .venv .venv-dev
+.PHONY: help deploy preflight replay test test-unit hosts molecule test-long bench lint tiny-pair system-packages test-packages clean .venv .venv-dev
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -83,6 +83,21 @@ test-unit: .venv-dev ## the tests that need neither an engine nor a deployment
 
 hosts: .venv-dev test-packages ## boot systemd hosts for tests: make hosts ARGS="up demo 2 | ssh demo1 | list | down demo"
 	@PYTHONPATH=module_utils $(DEV)/python -m tests.hosts $(ARGS)
+
+# All on one host, bare in the first: the order is part of the test. Its inventory and what molecule writes are gone
+# afterwards. DRAFTGATE_TEST_INVENTORY=path: a host of your own takes the place of the one that is booted.
+SCENARIOS = default $(filter-out default teardown,$(notdir $(patsubst %/,%,$(dir $(wildcard tests/molecule/*/molecule.yml))))) teardown
+
+molecule: .venv-dev test-packages ## real roles on a systemd host, step by step: make molecule ARGS="-s default"
+	@mkdir -p $(DRAFTGATE_CACHE)
+	exec 8> $(DRAFTGATE_CACHE)/molecule.lock
+	flock --nonblock 8 || { echo "Another make molecule runs on this machine; its host has the same name." >&2; exit 1; }
+	export MOLECULE_EPHEMERAL_DIRECTORY=$$(mktemp --directory)
+	trap 'rm -rf "$$MOLECULE_EPHEMERAL_DIRECTORY"' EXIT
+	export DRAFTGATE_MOLECULE_INVENTORY="$${DRAFTGATE_TEST_INVENTORY:-$$MOLECULE_EPHEMERAL_DIRECTORY/hosts.yml}"
+	export MOLECULE_GLOB='tests/molecule/*/molecule.yml' MOLECULE_PYTHON='$(CURDIR)/$(DEV)/python'
+	export PYTHONPATH='$(CURDIR)/module_utils' PATH="$(CURDIR)/$(DEV):$$PATH"
+	molecule -c tests/molecule/config.yml test --no-command-borders $(or $(ARGS),$(SCENARIOS:%=-s %)) 8>&-
 
 test-long: .venv .venv-dev ## all faults, random kills and truth tables; goes on where it stopped
 	@$(DEV)/pytest --verbose -m long $(ARGS)
@@ -124,9 +139,16 @@ system-packages: ## what pip cannot bring: python3-venv, libnuma1 (asks for root
 	fi
 	$(install_missing)
 
-test-packages: ## what the tests need beside: chromium, to open the report page in
+test-packages: ## what the tests need beside: chromium for the report page, systemd-nspawn and its like for test hosts
 	@missing=""
-	command -v chromium >/dev/null || { missing=" chromium"; echo "chromium is missing: a test opens the report page in it."; }
+	need() { command -v $$1 >/dev/null || { missing+=" $$2"; echo "$$2 is missing: $$3."; }; }
+	need chromium chromium "a test opens the report page in it"
+	if [ "$$(id -u)" = 0 ]; then # only root boots hosts; tests on hosts say so themselves
+	  need mmdebstrap mmdebstrap "it makes the test hosts' disk"
+	  need systemd-nspawn systemd-container "it boots the test hosts"
+	  need ip iproute2 "it connects the test hosts"
+	fi
+	need ssh openssh-client "Ansible reaches the test hosts by it"
 	$(install_missing)
 
 clean: ## remove what make put into this directory; deployments and the cache stay
