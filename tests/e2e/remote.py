@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -161,17 +160,19 @@ class Remote:
         )
         return max([int(pid) for pid in shown.split()], default=0)
 
-    def wait_settled(self, seconds: float = DEPLOY_SECONDS) -> None:
-        """Until no switch is open, no job runs, and what is activated answers."""
+    def wait_ended(self, seconds: float = DEPLOY_SECONDS) -> None:
+        """Until no switch is open and no job runs."""
+        until(lambda: self._said(lambda: finished(self.journal()) and not self.job()), seconds, "its end")
 
-        def settled() -> bool:
-            try:
-                return finished(self.journal()) and not self.job() and bool(self.status()["serving"])
-            except (subprocess.SubprocessError, ValueError, OSError):
-                return False  # the host is away
+    def wait_serving(self, seconds: float = START_SECONDS) -> None:
+        """Until what is activated answers: after a boot it still loads."""
+        until(lambda: self._said(lambda: bool(self.status()["serving"])), seconds, "an answer")
 
-        until(settled, seconds, "the end of the switch")
-        time.sleep(0.5)
+    def _said(self, question: Callable[[], bool]) -> bool:
+        try:
+            return question()
+        except (subprocess.SubprocessError, ValueError, OSError):
+            return False  # the host is away
 
 
 def switched_under_load(at: Remote, wish: Mapping[str, Any]) -> tuple[Done, Tally]:

@@ -191,9 +191,9 @@ def switched_with(at: Remote, wish: dict[str, Any], state: str, strike: Strike) 
     done = None if strike is controller_killed else controller.wait()
     until(lambda: at.host.reachable(), 120, "the host")
     at.release_hold(state)
-    at.wait_settled()
     if heal:
         heal()
+    at.wait_ended()
     return done
 
 
@@ -203,8 +203,13 @@ def test_after_a_fault_one_gated_release_serves_and_a_rerun_converges(
 ) -> None:
     before, wish = _release(at), {"num_speculative_tokens": 13 - _k(at), "draftgate_strategy": way}
     done = switched_with(at, wish, state, FAULTS[name])
-    at.assert_one_serves(before, _release(at))
-    assert at.status()["evidence"]["verdict"] == "pass"
+    if name == "port_stolen" and way == "in_place" and not at.engines():
+        # While a stranger holds its only port nothing can serve there: that is said, with the holder.
+        assert done is not None and "is taken by pid" in done.told and "Nothing serves." in done.told
+    else:
+        at.wait_serving()
+        at.assert_one_serves(before, _release(at))
+        assert at.status()["evidence"]["verdict"] == "pass"
     if done is not None and done.code == 0:
         assert _release(at) != before, "a green deploy that changed nothing"
     again = at.deploy(wish)
