@@ -139,10 +139,12 @@ system-packages: ## what pip cannot bring: python3-venv, libnuma1 (asks for root
 	fi
 	$(install_missing)
 
-test-packages: ## what the tests need beside: chromium for the report page, systemd-nspawn and its like for test hosts
+test-packages: ## what the tests need beside: chromium, nginx, and systemd-nspawn and its like for test hosts
 	@missing=""
+	PATH="$$PATH:/usr/sbin:/sbin"
 	need() { command -v $$1 >/dev/null || { missing+=" $$2"; echo "$$2 is missing: $$3."; }; }
 	need chromium chromium "a test opens the report page in it"
+	need nginx nginx-light "tests lead a front on it"
 	if [ "$$(id -u)" = 0 ]; then # only root boots hosts; tests on hosts say so themselves
 	  need mmdebstrap mmdebstrap "it makes the test hosts' disk"
 	  need systemd-nspawn systemd-container "it boots the test hosts"
