@@ -18,6 +18,7 @@ REPOSITORIES = {
     "gpustack": "gpustack/gpustack",
     "localai": "mudler/LocalAI",
     "skypilot": "skypilot-org/skypilot",
+    "nvidia-docker": "NVIDIA/nvidia-docker",
 }
 """What people call a project, in lower case → its repository."""
 
