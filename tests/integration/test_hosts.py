@@ -15,6 +15,8 @@ from draftgate import processes
 from tests.cache import REPO
 from tests.hosts import DISKS, STATE, Host, Hosts, NoHosts, base
 
+pytestmark = pytest.mark.timeout(900)  # the first one of a machine builds the base
+
 NAME = "own"
 
 
