@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from draftgate import processes
 
+from tests.cache import engine
 from tests.e2e.installation import Installation
 from tests.e2e.remote import HOME, Remote
 from tests.hosts import Hosts, NoHosts
@@ -71,6 +72,7 @@ def remote_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
         small = {HOME.root: disk_mib} if disk_mib else None
         try:
             made.append(name)
+            engine()
             hosts = Hosts.up(name, 1, small)
         except NoHosts as exc:
             pytest.skip(str(exc))

@@ -8,6 +8,7 @@ import re
 import sys
 import time
 
+from tests.cache import engine
 from tests.hosts import STATE, Hosts, NoHosts
 
 
@@ -33,6 +34,7 @@ def main() -> int:
 
 def _run(given: argparse.Namespace) -> int:
     if given.command == "up":
+        engine()
         began = time.monotonic()
         hosts = Hosts.up(given.name, given.count)
         sys.stderr.write(f"{given.count} host(s) after {time.monotonic() - began:.1f} s\n")
