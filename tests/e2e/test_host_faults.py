@@ -1,4 +1,4 @@
-"""What can break while a host switches: one fault per state in `make test`, every pair in `make test-long`.
+"""What can break while a host switches: the first rows in `make test`, every one in `make test-long`.
 
 After each: exactly one gated release behind the front, no process or port of another, and a re-run converges.
 Two good releases take turns, so that every row is a real switch.
@@ -133,12 +133,10 @@ WAYS = ("in_place", "side_by_side")
 IN_MAKE_TEST = {
     ("side_by_side", "prepared", "second_deploy"),
     ("in_place", "previous_stopped", "port_stolen"),
-    ("in_place", "started", "server_killed"),
-    ("side_by_side", "started", "server_wedged"),
-    ("in_place", "started", "disk_full"),
-    ("in_place", "gated", "host_terminated"),
-    ("side_by_side", "activated", "sshd_stopped"),
 }
+"""The other rows are of `make test-long`."""
+STRIKES_THE_MEASURED = ("server_killed", "server_wedged")
+"""A candidate that dies while it is measured is red, whoever killed it: the next run has to say "once more"."""
 
 
 def _possible(way: str, state: str, name: str) -> bool:
@@ -212,7 +210,7 @@ def test_after_a_fault_one_gated_release_serves_and_a_rerun_converges(
         assert at.status()["evidence"]["verdict"] == "pass"
     if done is not None and done.code == 0:
         assert _release(at) != before, "a green deploy that changed nothing"
-    again = at.deploy(wish)
+    again = at.deploy({**wish, "acceptance_retry": name in STRIKES_THE_MEASURED})
     assert again.code == 0, again
     assert _release(at) != before
     at.assert_one_serves(_release(at))
@@ -220,6 +218,7 @@ def test_after_a_fault_one_gated_release_serves_and_a_rerun_converges(
     assert quiet.code == 0 and quiet.recap(at.host.name)["changed"] == 0, quiet
 
 
+@pytest.mark.long
 def test_a_job_that_is_killed_when_it_has_restored(at: Remote) -> None:
     before = _release(at)
     done = switched_with(at, {"num_speculative_tokens": _k(at), **RED}, "restored", job_killed)
