@@ -136,7 +136,7 @@ IN_MAKE_TEST = {
 }
 """The other rows are of `make test-long`."""
 STRIKES_THE_MEASURED = ("server_killed", "server_wedged")
-"""A candidate that dies while it is measured is red, whoever killed it: the next run has to say "once more"."""
+"""A candidate that dies while it is measured is red, whoever killed it: the next run has to ask once more."""
 
 
 def _possible(way: str, state: str, name: str) -> bool:
