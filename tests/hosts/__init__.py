@@ -93,7 +93,7 @@ class Host:
         while not self.reachable():
             if time.monotonic() > end:
                 console = self.machine.directory / "console.log"
-                raise AssertionError(f"{self.name} is not up after {seconds:.0f} s; see {console}")
+                raise TimeoutError(f"{self.name} is not up after {seconds:.0f} s; see {console}")
             time.sleep(0.1)
 
     def boot_id(self) -> str:
@@ -162,6 +162,14 @@ class Hosts:
         """
         rootfs = base.built()
         cls.down(name)
+        try:
+            return cls._boot(name, count, rootfs, small_disks or {})
+        except (RuntimeError, TimeoutError) as exc:
+            cls.down(name)
+            raise NoHosts(f"This machine cannot boot test hosts: {exc}") from exc
+
+    @classmethod
+    def _boot(cls, name: str, count: int, rootfs: Path, small_disks: Mapping[str, int]) -> Hosts:
         network = Network(_number(name))
         directory = DISKS / name
         directory.mkdir(parents=True, exist_ok=True)
@@ -179,7 +187,7 @@ class Hosts:
         (directory / "known_hosts").write_text("".join(known), "utf-8")
         made = cls.of(name, machines)
         for host in made:
-            for path, mib in (small_disks or {}).items():
+            for path, mib in small_disks.items():
                 host.small_disk(path, mib)
             host.machine.boot()
         for host in made:
