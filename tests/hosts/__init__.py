@@ -158,15 +158,16 @@ class Hosts:
         """Boot ``count`` hosts, called ``<name>1`` and so on; what an earlier run left of the set goes first.
 
         :param small_disks: directory on each host → MiB of a file system of its own.
-        :raises NoHosts: this machine cannot.
+        :raises NoHosts: we are not root, or a program is missing; a test may skip for that.
+        :raises RuntimeError: a step failed; :raises TimeoutError: a host does not boot. Both are failures.
         """
         rootfs = base.built()
         cls.down(name)
         try:
             return cls._boot(name, count, rootfs, small_disks or {})
-        except (RuntimeError, TimeoutError) as exc:
+        except BaseException:
             cls.down(name)
-            raise NoHosts(f"This machine cannot boot test hosts: {exc}") from exc
+            raise
 
     @classmethod
     def _boot(cls, name: str, count: int, rootfs: Path, small_disks: Mapping[str, int]) -> Hosts:

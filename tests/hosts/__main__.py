@@ -27,7 +27,7 @@ def main() -> int:
     given = parser.parse_args()
     try:
         return _run(given)
-    except NoHosts as exc:
+    except (NoHosts, RuntimeError, TimeoutError) as exc:
         sys.stderr.write(f"{exc}\n")
         return 1
 

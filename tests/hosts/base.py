@@ -67,7 +67,9 @@ def _build(target: Path) -> None:
             [*argv, recipe.SUITE, str(building)], capture_output=True, text=True, check=False
         )
     if done.returncode != 0:
-        raise NoHosts(f"Building the test hosts' base ended with {done.returncode}: {done.stderr[-2000:]}")
+        raise RuntimeError(
+            f"Building the test hosts' base ended with {done.returncode}: {done.stderr[-2000:]}"
+        )
     building.rename(target)
 
 
