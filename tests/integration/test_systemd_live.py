@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.parse
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from draftgate.layout import SYSTEM_ROOT as HOME
 from draftgate.processes import home_digest
 
 from tests.cache import REPO, RUNTIMES
+from tests.e2e.installation import until
 from tests.hosts import Host, Hosts, NoHosts
 from tests.specs import SPEC
 
@@ -155,19 +156,9 @@ class Root:
 
     def ended(self, name: str) -> int | None:
         """The job's exit code, once it has one."""
-        until(lambda: self.job(name)["status"] == "finished", f"the end of {name}")
+        until(lambda: self.job(name)["status"] == "finished", 30, f"the end of {name}")
         code: int | None = self.job(name)["exit_code"]
         return code
-
-
-def until(condition: Callable[[], Any], what: str, seconds: float = 30) -> Any:
-    end = time.monotonic() + seconds
-    while True:
-        value = condition()
-        if value:
-            return value
-        assert time.monotonic() < end, f"not within {seconds:.0f} s: {what}"
-        time.sleep(0.05)
 
 
 def service(name: str, *options: str, **changes: Any) -> dict[str, Any]:
@@ -220,7 +211,7 @@ class Engine:
 
     def whole(self) -> list[int]:
         """Its three processes, once they are there and it answers."""
-        until(lambda: len(self.processes()) == 3 and self.tries("1") == "1", f"{self.name} answers")
+        until(lambda: len(self.processes()) == 3 and self.tries("1") == "1", 30, f"{self.name} answers")
         return self.processes()
 
     def tries(self, expression: str) -> str:
@@ -340,7 +331,7 @@ def test_an_engine_is_what_was_defined(engine: Engine, root: Root) -> None:
 def test_a_killed_api_server_leaves_nobody_and_comes_back(engine: Engine, root: Root) -> None:
     before = engine.whole()
     root.run(f"kill -KILL {engine.state()['pid']}")
-    until(lambda: not set(before) & set(engine.processes()), "its core and worker end", 3)
+    until(lambda: not set(before) & set(engine.processes()), 3, "its core and worker end")
     assert not set(before) & set(engine.whole())
     assert engine.state()["status"] == "running"
 
@@ -348,7 +339,7 @@ def test_a_killed_api_server_leaves_nobody_and_comes_back(engine: Engine, root: 
 def test_a_dead_worker_ends_the_engine_with_0_and_it_comes_back(engine: Engine, root: Root) -> None:
     before, begin = engine.whole(), root("log_offset", engine.name)
     root.run("pkill -KILL -f 'vllm worker'")
-    until(lambda: not set(before) & set(engine.processes()), "it ends", 5)
+    until(lambda: not set(before) & set(engine.processes()), 5, "it ends")
     engine.whole()
     told = "\n".join(root("log_tail", engine.name, 50, begin))
     assert "Deactivated successfully" in told and "Scheduled restart job" in told
@@ -363,12 +354,12 @@ def test_stop_leaves_nothing_and_start_brings_it_back(engine: Engine, root: Root
 
 
 def test_five_deaths_are_failed_and_the_next_start_does_not_meet_the_limit(root: Root, dying: int) -> None:
-    until(lambda: root.status(DYING) == "failed", "the manager gives up")
+    until(lambda: root.status(DYING) == "failed", 30, "the manager gives up")
     assert root("state", DYING)["exit_code"] == 7
     # a daemon-reload meanwhile, as every new engine has one, begins the count anew
     assert 5 <= root("log_tail", DYING, 100, dying).count("it dies") <= 8
     root("start", DYING)
-    until(lambda: root.status(DYING) == "starting", "it waits for its restart")
+    until(lambda: root.status(DYING) == "starting", 30, "it waits for its restart")
     root("stop", DYING, 10)
     assert root.status(DYING) == "stopped"
     time.sleep(2.5)  # RestartSec is 2
@@ -554,7 +545,7 @@ def test_a_job_that_is_killed_goes_on(root: Root, number: str) -> None:
     name, path = f"killed-{number.lower()}", f"/run/test-{number}"
     script = COUNTING.format(path=path, then=f"time.sleep(60 if os.path.getsize({path!r}) == 1 else 0)")
     root("start_job", job(name, script))
-    until(lambda: root.run(f"cat {path} 2>/dev/null") == "x", "its first run")
+    until(lambda: root.run(f"cat {path} 2>/dev/null") == "x", 30, "its first run")
     root.run(f"kill -{number} {root.job(name)['pid']}")
     assert root.job(name)["status"] == "running"
     assert root.ended(name) == 0
@@ -580,7 +571,7 @@ def test_a_job_survives_the_link_that_started_it(root: Root) -> None:
 
 def test_a_job_that_is_removed_is_not_run_again(root: Root) -> None:
     root("start_job", job("removed", "import time; time.sleep(60)"))
-    pid = until(lambda: root.job("removed")["pid"], "its process")
+    pid = until(lambda: root.job("removed")["pid"], 30, "its process")
     root("remove_job", "removed")
     assert root.job("removed")["status"] == "absent"
     assert root.run(f"ls -d /proc/{pid} 2>/dev/null") == ""
@@ -608,7 +599,7 @@ def test_a_reboot_brings_back_what_is_activated_and_nothing_else(engine: Engine,
     root.host.reboot()
     root.connect()
     status = f"{HOME}/bin/draftgate --home {HOME} status --json"
-    until(lambda: json.loads(root.run(status))["serving"], "the activated release serves")
+    until(lambda: json.loads(root.run(status))["serving"], 30, "the activated release serves")
     assert root.status(engine.name) == "stopped", "it ran, and is not what is activated"
     assert root.job("lost")["status"] == "absent"
     assert root.run("systemctl is-system-running").strip() == "running"
@@ -653,9 +644,9 @@ def test_the_real_engine_is_deployed_restarted_and_removed(hosts: Hosts, root: R
     assert key not in said
 
     root.run(f"kill -KILL {main}")
-    until(lambda: not processes & set(root.run(f"pgrep -u {USER}").split()), "its workers end", 5)
+    until(lambda: not processes & set(root.run(f"pgrep -u {USER}").split()), 5, "its workers end")
     healthy = "curl -s -o /dev/null -w '%{http_code}' http://127.0.0.1:8000/v1/models"
-    until(lambda: root.run(healthy) == "401", "it is back, and asks for its key", 300)
+    until(lambda: root.run(healthy) == "401", 300, "it is back, and asks for its key")
     authorized = f"{healthy} -H 'Authorization: Bearer {key}'"
     assert root.run(authorized) == "200"
 
