@@ -46,14 +46,8 @@ class ActionModule(ActionBase):
         path = "" if self._task.check_mode or not reports else _path(reports, variables["inventory_hostname"])
         if path:
             _remove(path)  # what cannot be judged now leaves no verdict of an earlier wish
-
-        def execute(arguments: Dict[str, Any]) -> Dict[str, Any]:
-            answer: Dict[str, Any] = self._execute_module(
-                module_name="drafter_contract", module_args=arguments, task_vars=variables
-            )
-            return answer
-
-        result = agent_code.Shipment(str(_PACKAGES / agent.PACKAGE)).call(execute, given)
+        package = str(_PACKAGES / agent.PACKAGE)
+        result = agent_code.Shipment(package, self._execute_module, "drafter_contract", variables).call(given)
         if "findings" not in result:  # the wish could not be understood
             return result
         if refused:

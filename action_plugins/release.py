@@ -36,16 +36,11 @@ class ActionModule(ActionBase):
         given = self._shipped(dict(self._task.args))
         reports, state = str(given.pop("reports_dir", "") or ""), given.get("state")
 
-        shipment = agent_code.Shipment(str(_PACKAGES / agent.PACKAGE))
-
-        def once(arguments: Dict[str, Any]) -> Dict[str, Any]:
-            answer: Dict[str, Any] = self._execute_module(
-                module_name="release", module_args=arguments, task_vars=variables
-            )
-            return answer
+        package = str(_PACKAGES / agent.PACKAGE)
+        shipment = agent_code.Shipment(package, self._execute_module, "release", variables)
 
         def execute(more: Dict[str, Any]) -> Dict[str, Any]:
-            return shipment.call(once, {**given, **more})
+            return shipment.call({**given, **more})
 
         if state not in _FOLLOWED or self._task.check_mode:
             result = execute({})

@@ -32,6 +32,11 @@ def build(package_directory: str) -> Tuple[str, bytes]:
     return _digest(sources), buffer.getvalue()
 
 
+def digest(package_directory: str) -> str:
+    """That of :func:`build`, without packing anything."""
+    return _digest(_sources(package_directory))
+
+
 def _digest(sources: Mapping[str, bytes]) -> str:
     hasher = hashlib.sha256()
     for name in sorted(sources):

@@ -24,7 +24,7 @@ ARGUMENTS: Dict[str, Any] = {
 }
 """Filled in by the action plugin; part of such a module's argument spec."""
 
-Execute = Callable[[Dict[str, Any]], Dict[str, Any]]
+Execute = Callable[..., Dict[str, Any]]
 
 
 def run(module: Any, name: str) -> None:
@@ -56,18 +56,30 @@ def _place(module: Any, given: Dict[str, Any]) -> str:
 
 
 class Shipment:
-    """The controller's side: call a module, and again with the archive where the host lacks the agent."""
+    """The controller's side: call a module, and again with the archive where the host lacks the agent.
 
-    def __init__(self, package_directory: str) -> None:
-        self.digest, self._archive = agent.build(package_directory)
-        self._missing = False
+    :param execute: ``ActionBase._execute_module``; :param variables: the task's.
+    """
 
-    def call(self, execute: Execute, arguments: Dict[str, Any]) -> Dict[str, Any]:
-        """:param execute: calls the module with the arguments it is given."""
+    def __init__(self, package_directory: str, execute: Execute, name: str, variables: Any) -> None:
+        self.digest = agent.digest(package_directory)
+        self._package, self._execute, self._name, self._variables = (
+            package_directory,
+            execute,
+            name,
+            variables,
+        )
+        self._archive = ""
+
+    def call(self, arguments: Dict[str, Any]) -> Dict[str, Any]:
+        """The module's result."""
         known = {**arguments, "agent": self.digest}
-        if not self._missing:
-            result = execute(known)
-            self._missing = bool(result.get(MISSING))
-            if not self._missing:
+        if not self._archive:
+            result = self._once(known)
+            if not result.get(MISSING):
                 return result
-        return execute({**known, "agent_archive": base64.b64encode(self._archive).decode("ascii")})
+            self._archive = base64.b64encode(agent.build(self._package)[1]).decode("ascii")
+        return self._once({**known, "agent_archive": self._archive})
+
+    def _once(self, arguments: Dict[str, Any]) -> Dict[str, Any]:
+        return self._execute(module_name=self._name, module_args=arguments, task_vars=self._variables)

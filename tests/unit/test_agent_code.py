@@ -100,13 +100,14 @@ def test_without_its_action_plugin_it_says_so(tmp_path: Path) -> None:
 def test_a_host_that_lacks_the_agent_is_asked_once_and_sent_it_from_then_on() -> None:
     calls: list[dict[str, Any]] = []
 
-    def execute(arguments: dict[str, Any]) -> dict[str, Any]:
-        calls.append(arguments)
-        return {"changed": False} if arguments.get("agent_archive") else {agent_code.MISSING: True}
+    def execute(module_name: str, module_args: dict[str, Any], task_vars: Any) -> dict[str, Any]:
+        assert (module_name, task_vars) == ("release", {"a": 1})
+        calls.append(module_args)
+        return {"changed": False} if module_args.get("agent_archive") else {agent_code.MISSING: True}
 
-    shipment = agent_code.Shipment(PACKAGE)
+    shipment = agent_code.Shipment(PACKAGE, execute, "release", {"a": 1})
     for _ in range(2):
-        assert shipment.call(execute, {"state": "inspected"}) == {"changed": False}
+        assert shipment.call({"state": "inspected"}) == {"changed": False}
     assert ["agent_archive" in call for call in calls] == [False, True, True]
     archive = base64.b64decode(calls[1]["agent_archive"])
     assert {call["agent"] for call in calls} == {shipment.digest}
