@@ -17,6 +17,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -185,8 +186,44 @@ class Playbook:
             time.sleep(0.05)
 
 
+class Deployed(ABC):
+    """What can be asked of an installation wherever it is; a subclass says how."""
+
+    _switch_before = ""
+
+    @abstractmethod
+    def start(self, playbook: str, wish: Mapping[str, Any], *options: str) -> Playbook:
+        """Begin one of the playbooks."""
+
+    @abstractmethod
+    def journal(self) -> list[dict[str, Any]]:
+        """The entries of the last switch."""
+
+    def deploy(self, wish: Mapping[str, Any] | None = None, *options: str) -> Done:
+        return self.start("deploy.yml", wish or {}, *options).wait()
+
+    def playbook(self, name: str, wish: Mapping[str, Any] | None = None, *options: str) -> Done:
+        return self.start(f"playbooks/{name}.yml", wish or {}, *options).wait()
+
+    def wait_for(self, state: str, seconds: float = START_SECONDS) -> None:
+        """Until the switch that began after :meth:`hold` is held in ``state``."""
+
+        def held() -> bool:
+            entries = self.journal()  # empty for a moment, between two switches
+            return (
+                bool(entries)
+                and entries[0]["switch"] != self._switch_before
+                and entries[-1]["state"] == state
+            )
+
+        until(held, seconds, f"a switch held in state {state}")
+
+    def _switch(self) -> str:
+        return str((self.journal() or [{"switch": ""}])[0]["switch"])
+
+
 @dataclass
-class Installation:
+class Installation(Deployed):
     """A home, a port and the variables that every one of its playbooks gets.
 
     :param environment: planted into every playbook's environment.
@@ -201,7 +238,6 @@ class Installation:
     environment: Mapping[str, str] = field(default_factory=dict)
     runs: list[Playbook] = field(default_factory=list)
     secret_files: set[Path] = field(default_factory=set)
-    _switch_before: str = ""
 
     @property
     def home(self) -> Home:
@@ -231,12 +267,6 @@ class Installation:
         path.write_text(json.dumps(values), "utf-8")
         self.secret_files.add(path)
         return path
-
-    def deploy(self, wish: Mapping[str, Any] | None = None, *options: str) -> Done:
-        return self.start("deploy.yml", wish or {}, *options).wait()
-
-    def playbook(self, name: str, wish: Mapping[str, Any] | None = None, *options: str) -> Done:
-        return self.start(f"playbooks/{name}.yml", wish or {}, *options).wait()
 
     def remove(self) -> None:
         """Teardown by its playbook, and the proof that nothing is left."""
@@ -360,22 +390,6 @@ class Installation:
 
     def release_hold(self, state: str) -> None:
         (self.root / "run" / f"hold.{state}").unlink()
-
-    def wait_for(self, state: str, seconds: float = START_SECONDS) -> None:
-        """Until the switch that began after :meth:`hold` is held in ``state``."""
-
-        def held() -> bool:
-            entries = self.journal()  # empty for a moment, between two switches
-            return (
-                bool(entries)
-                and entries[0]["switch"] != self._switch_before
-                and entries[-1]["state"] == state
-            )
-
-        until(held, seconds, f"a switch held in state {state}")
-
-    def _switch(self) -> str:
-        return str((self.journal() or [{"switch": ""}])[0]["switch"])
 
     def wait_settled(self, seconds: float = DEPLOY_SECONDS) -> None:
         """Until no switch is open and no job runs."""

@@ -6,10 +6,9 @@ The same questions as :mod:`tests.e2e.installation` asks of a local one; nothing
 from __future__ import annotations
 
 import json
-import shlex
 import subprocess
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import requests
 from draftgate.journal import finished
 from draftgate.layout import SYSTEM_ROOT, Home
 
-from tests.e2e.installation import DEPLOY_SECONDS, START_SECONDS, Done, Playbook, until
+from tests.e2e.installation import DEPLOY_SECONDS, START_SECONDS, Deployed, Done, Playbook, until
 from tests.hosts import Host
 from tests.load import OK, Load, Tally
 
@@ -27,14 +26,12 @@ PORTS = (8000, 8001)  # of the engines, on the host's loopback
 
 
 @dataclass
-class Remote:
+class Remote(Deployed):
     """A host, the inventory that names it, and what every one of its playbooks gets."""
 
     host: Host
     inventory: Path
     reports: Path
-    common: Mapping[str, Any] = field(default_factory=dict)
-    _switch_before: str = ""
 
     @property
     def front(self) -> str:
@@ -43,24 +40,15 @@ class Remote:
     # Playbooks
 
     def start(self, playbook: str, wish: Mapping[str, Any], *options: str) -> Playbook:
-        variables = {"draftgate_reports_dir": str(self.reports), **self.common, **wish}
+        variables = {"draftgate_reports_dir": str(self.reports), **wish}
         arguments = ["-i", str(self.inventory), "--limit", self.host.name, playbook]
         return Playbook([*arguments, "-e", json.dumps(variables), *options], {})
-
-    def deploy(self, wish: Mapping[str, Any] | None = None, *options: str) -> Done:
-        return self.start("deploy.yml", wish or {}, *options).wait()
-
-    def playbook(self, name: str, wish: Mapping[str, Any] | None = None, *options: str) -> Done:
-        return self.start(f"playbooks/{name}.yml", wish or {}, *options).wait()
 
     # What the host says
 
     def sudo(self, command: str, *, check: bool = True) -> str:
-        """``command`` as root on the host, through a shell there."""
-        done: subprocess.CompletedProcess[str] = self.host.ssh(
-            f"sudo sh -c {shlex.quote(command)}", check=check
-        )
-        return done.stdout
+        """stdout of ``command`` as root on the host, through a shell there."""
+        return self.host.sudo(command, check=check)
 
     def status(self) -> dict[str, Any]:
         state: dict[str, Any] = json.loads(self.sudo(f"{HOME.command} status --json", check=False))
@@ -139,19 +127,6 @@ class Remote:
 
     def release_hold(self, state: str) -> None:
         self.sudo(f"rm -f {HOME.path('run', f'hold.{state}')}")
-
-    def wait_for(self, state: str, seconds: float = START_SECONDS) -> None:
-        """Until the switch that began after :meth:`hold` is in ``state``."""
-
-        def held() -> bool:
-            entries = self.journal()
-            fresh = bool(entries) and entries[0]["switch"] != self._switch_before
-            return fresh and entries[-1]["state"] == state
-
-        until(held, seconds, f"a switch held in state {state}")
-
-    def _switch(self) -> str:
-        return str((self.journal() or [{"switch": ""}])[0]["switch"])
 
     def job(self) -> int:
         """The switch job's main process; 0 when none runs."""
