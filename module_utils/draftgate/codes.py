@@ -674,6 +674,11 @@ CODES: Dict[str, Code] = {
         "Every answer was empty.",
         "Ask the engine by hand; look at the chat template and the model's stop tokens.",
     ),
+    "DG827": Code(
+        "An answer took too long",
+        "The engine lives and gives no answer: it hangs, is stopped, or has too much to do.",
+        "Its log says what it did last; then measure again.",
+    ),
     "DG830": Code(
         "Refused by its own record",
         "This release was measured under this gate before and failed; another try would stop the server.",

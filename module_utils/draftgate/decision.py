@@ -37,7 +37,7 @@ _RANGES: Dict[str, Tuple[float, float, str]] = {
     "acceptance_max_regression": (0.0, 1.0, "a share from 0 to 1"),
 }
 # What a busy server or a rerun can cure is inconclusive; the others say that the engine is broken.
-_CURABLE = frozenset({"DG823", "DG701", "DG702", "DG707", "DG708"})
+_CURABLE = frozenset({"DG823", "DG827", "DG701", "DG702", "DG707", "DG708"})
 _LEAST_WORKLOAD_DRAFTS = 20
 
 

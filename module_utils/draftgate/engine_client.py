@@ -238,7 +238,8 @@ class EngineClient:
             response = connection.getresponse()
             return response.status, response.read()
         except socket.timeout as exc:  # TimeoutError only from Python 3.10
-            raise self._error(doing, f"no answer within {seconds:g} s", unreachable=True) from exc
+            late = f"no answer within {seconds:g} s"
+            raise self._error(doing, late, unreachable=True, timed_out=True) from exc
         except (
             OSError,
             UnicodeError,

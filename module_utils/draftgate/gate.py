@@ -222,7 +222,8 @@ class _Run:
                 timeout=self._timeout,
             )
         except MeasureError as exc:
-            exc.code, exc.details["prompt"] = "DG825", prompt.id
+            exc.code = "DG827" if exc.details.get("timed_out") else "DG825"
+            exc.details["prompt"] = prompt.id
             raise
 
     def _counted(self, batch: Batch) -> Batch:

@@ -17,6 +17,7 @@ from .files import read_json
 from .findings import Finding
 from .gate import Measurement
 from .journal import Entry
+from .launch import Watch
 from .layout import Home
 from .progress import Report
 from .spec import differences, gate_digest
@@ -24,13 +25,15 @@ from .suspects import suspects
 
 
 def gate_candidate(
-    home: Home, entries: List[Entry], clocks: Clocks, progress: Report
+    home: Home, entries: List[Entry], clocks: Clocks, progress: Report, watch: Watch
 ) -> Tuple[str, Dict[str, Any]]:
     """Judge the candidate of the open switch; ``(path of the evidence, evidence)``.
 
     A candidate that already served and whose evidence still counts is decided from that evidence.
 
+    :param watch: of the candidate's process, from before the first request.
     :raises InputError: the prompt set on the host is not the wished one.
+    :raises LaunchError: the candidate ended while it was measured.
     """
     opened = entries[0]
     stored = _stored(home, opened, clocks)
@@ -39,11 +42,14 @@ def gate_candidate(
         return _record(home, opened, measurement, evidence.seconds_of(stored), clocks.now())
     began = clocks.now()
     measurement = _measured(home, opened["candidate"], clocks, progress)
+    if measurement.problem:
+        watch.require_survived(dying=measurement.problem["code"] == "DG825")
     return _record(home, opened, measurement, began, clocks.now())
 
 
 def record_launch_failure(home: Home, opened: Entry, exc: LaunchError, now: float) -> str:
-    """Evidence of a candidate that never answered: what cannot cure itself is red, the rest inconclusive."""
+    """Evidence of a candidate that ended, or never answered: what cannot cure itself is red, the rest
+    inconclusive."""
     problem = {
         "code": exc.code,
         "message": exc.observed,

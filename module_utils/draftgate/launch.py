@@ -213,12 +213,14 @@ def classify(log_lines: Iterable[str], context: Mapping[str, Any]) -> Cause:
     """The cause of a failed start, from the engine's log and from what was seen around it. Pure.
 
     :param context: ``asked_first_request`` (it was up and died or failed while answering),
+        ``measured`` (it ended while the gate measured it: its own error is red, a kill from outside is not),
         ``timed_out`` (the deadline passed while it lived), ``oom_kills`` (processes the kernel killed
         for memory meanwhile), ``observed`` (what the watcher saw, one phrase).
     """
     lines = [mask(line) for line in log_lines]
     found = _by_rules(lines)
-    if context.get("asked_first_request"):
+    died_of_it = context.get("measured") and not found and not context.get("oom_kills") and _causes(lines)
+    if context.get("asked_first_request") or died_of_it:
         return _first_request(found, lines, context)
     if found:
         return found
@@ -278,14 +280,23 @@ _CONSEQUENCE = re.compile(
     r"Engine core initialization failed|WorkerProc initialization failed|Worker failed with error"
     r"|EngineDeadError"
 )
+_GAVE_UP = re.compile(
+    r"EngineCore failed to start|WorkerProc failed to start|Engine core initialization failed"
+)
 
 
 def _last_error(lines: Sequence[str]) -> str:
     """The last exception that is a cause: the API server's own only say that the engine is gone."""
+    return (_causes(lines) or _errors(lines) or [""])[-1].strip()[:300]
+
+
+def _errors(lines: Sequence[str]) -> List[str]:
     told = [line for line in lines if not _HARMLESS.search(line)]
-    errors = [found.group() for found in map(_ERROR.search, told) if found]
-    causes = [error for error in errors if not _CONSEQUENCE.search(error)]
-    return (causes or errors or [""])[-1].strip()[:300]
+    return [found.group() for found in map(_ERROR.search, told) if found]
+
+
+def _causes(lines: Sequence[str]) -> List[str]:
+    return [error for error in _errors(lines) if not _CONSEQUENCE.search(error)]
 
 
 _SECRETS = (
@@ -477,7 +488,7 @@ def wait_ready(
     :raises LaunchError: it died, was started again by its manager, or the deadline passed; ``details``
         has ``cause`` and ``log_tail``.
     """
-    watch = _Watch(backend, name, deadline, clock, sleep)
+    watch = Watch(backend, name, deadline, clock, sleep)
     progress("start", 0, 0, "waiting for /health")
     watch.until(client.health, "it is not healthy")
     progress("start", 0, 0, "waiting for its model")
@@ -495,8 +506,11 @@ def _models(client: Client) -> List[str]:
         return []
 
 
-class _Watch:
-    """One start: the process it began with, its log since then, and the deadline."""
+class Watch:
+    """One start, or one measurement: the process it began with, its log since then, and the deadline.
+
+    :raises LaunchError: the service does not run.
+    """
 
     def __init__(
         self,
@@ -511,6 +525,7 @@ class _Watch:
         self._oom_kills = processes.oom_kills()
         self._early = current_run(backend.log_tail(name, _TAIL_LINES))
         self._offset = backend.log_offset(name)
+        self._looks_at_log, self._gave_up = self.began + _DEATH_SECONDS, False
         self.first = backend.state(name)
         if self.first.status != "running":
             raise self._failed(f"the service is {self.first.status}")
@@ -520,8 +535,23 @@ class _Watch:
             self.require_alive()
             if self.clock() >= self.deadline:
                 raise self._failed(f"{missing} after {self.clock() - self.began:.0f} s", timed_out=True)
+            if self._gives_up():
+                raise self._failed("its log says that it failed to start, and it does not end")
             self.sleep(_POLL_SECONDS)
         self.require_alive()
+
+    def _gives_up(self) -> bool:
+        """Whether its log said in two looks, far enough apart to die between them, that it cannot start.
+
+        Seen: an EngineCore that ended after the five minutes of its handshake, and an API server that
+        waited for it for ever.
+        """
+        if self.clock() < self._looks_at_log:
+            return False
+        self._looks_at_log = self.clock() + _DEATH_SECONDS
+        lines = self.backend.log_tail(self.name, _TAIL_LINES, self._offset)
+        before, self._gave_up = self._gave_up, any(map(_GAVE_UP.search, lines))
+        return before and self._gave_up
 
     def first_request(self, client: Client, model: str) -> None:
         timeout = max(1.0, min(_FIRST_REQUEST_SECONDS, self.deadline - self.clock()))
@@ -534,10 +564,7 @@ class _Watch:
 
     def _first_request_failed(self, exc: DraftgateError) -> LaunchError:
         """An engine that fails a request may still live, and only its death tells which of the two it is."""
-        end = self.clock() + _DEATH_SECONDS
-        while self._death() is None and self.clock() < end:
-            self.sleep(_POLL_SECONDS)
-        death = self._death()
+        death = self._death_within(_DEATH_SECONDS)
         if death:
             observed = f"it was healthy and died at its first request ({death})"
             return self._failed(observed, asked_first_request=True)
@@ -548,6 +575,22 @@ class _Watch:
         death = self._death()
         if death:
             raise self._failed(death)
+
+    def require_survived(self, dying: bool) -> None:
+        """After a measurement that failed: whether it is the engine that ended, and of what.
+
+        :param dying: it left a request without an answer; what dies of one takes some seconds.
+        :raises LaunchError: it ended, or another process stands in its place.
+        """
+        death = self._death_within(_DEATH_SECONDS if dying else 0.0)
+        if death:
+            raise self._failed(f"while it was measured {death}", measured=True)
+
+    def _death_within(self, seconds: float) -> Optional[str]:
+        end = self.clock() + seconds
+        while self._death() is None and self.clock() < end:
+            self.sleep(_POLL_SECONDS)
+        return self._death()
 
     def _death(self) -> Optional[str]:
         """What happened to the process we began with; None while it lives."""

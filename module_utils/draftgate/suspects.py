@@ -216,7 +216,7 @@ def _cannot_count(view: View) -> bool:
 
 
 def _died(view: View) -> bool:
-    return bool(view.codes & {"DG824", "DG825"})
+    return bool(view.codes & {"DG706", "DG824", "DG825"})
 
 
 def _never(view: View) -> bool:

@@ -212,7 +212,9 @@ class Switch:
 
     def _gate(self, entries: List[Entry], _action: recovery.Action) -> None:
         began = self.clocks.now()
-        path, result = judge.gate_candidate(self.home, entries, self.clocks, self.progress)
+        name, clocks = host.service_name(entries[0]["candidate"]["id"]), self.clocks
+        watch = launch.Watch(self.backend, name, entries[0]["deadline"], clocks.boottime, clocks.sleep)
+        path, result = judge.gate_candidate(self.home, entries, clocks, self.progress, watch)
         reasons = result.get("reasons") or [{"message": ""}]
         self.journal.append(
             GATED,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -30,6 +31,7 @@ class FakeEngine:
     text: str = "right answer"
     finish_reason: str = "stop"
     fail_at: int | None = None  # the request (1, 2, ...) that gets a 500
+    silent_at: int | None = None  # the request (1, 2, ...) whose answer takes two seconds
     restart_at: int | None = None  # the request after which the counters begin anew
     api_key: str | None = None
     port: int = 0
@@ -60,6 +62,8 @@ class FakeEngine:
         self.generated += self.tokens(histogram)
 
     def chat(self, wish: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        if len(self.requests) + 1 == self.silent_at:
+            time.sleep(2)
         with self.lock:
             self.requests.append(wish)
             number = len(self.requests)

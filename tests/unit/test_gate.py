@@ -47,6 +47,7 @@ def run(
     k: int = 3,
     progress: Any = lambda *_: None,
     prompts: list[Prompt] = PROMPTS,
+    request_timeout: float = 10.0,
     **change: Any,
 ) -> Measurement:
     client = EngineClient("127.0.0.1", engine.port)
@@ -58,6 +59,7 @@ def run(
         num_speculative_tokens=k,
         clock=time.monotonic,
         progress=progress,
+        request_timeout=request_timeout,
         sleep=lambda _seconds: None,
     )
 
@@ -178,6 +180,13 @@ def test_an_engine_that_dies_at_the_first_request(engine: FakeEngine) -> None:
     measured = run(engine)
     assert measured.problem is not None and measured.problem["code"] == "DG825"
     assert (measured.acceptance, measured.requests) == (None, 0)
+
+
+def test_an_answer_that_takes_too_long_is_told_apart_from_a_refused_one(engine: FakeEngine) -> None:
+    engine.silent_at = 3
+    problem = run(engine, request_timeout=0.3).problem
+    assert problem is not None and problem["code"] == "DG827"
+    assert "no answer within 0.3 s" in problem["message"]
 
 
 def test_a_restart_in_between_is_seen(engine: FakeEngine) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, List, Optional
 import pytest
 from draftgate import launch, release, spec
 from draftgate.backend.base import ServiceState
+from draftgate.decision import decide
 from draftgate.engine_client import ChatResult
 from draftgate.errors import LaunchError, MeasureError
 from draftgate.layout import Home
@@ -254,6 +255,71 @@ def test_a_start_that_fails_is_told_at_once_with_its_log(
     assert caught.value.code == launch.CODES[cause]
     if cause != "timeout":
         assert world.now < 100 + 35
+
+
+HANDSHAKE = ["early", "ERROR [core.py:1510] EngineCore failed to start.", "RuntimeError: no response"]
+
+
+@pytest.mark.parametrize(("log", "ends"), [(HANDSHAKE, 160), (["early", "loading"], 1100)])
+def test_a_start_that_its_log_gives_up_is_not_waited_for(log: list[str], ends: float) -> None:
+    """vllm 0.32: an EngineCore ends after the five minutes of its handshake, the API server never does."""
+    world = World(healthy_after=5000, log=log)
+    with pytest.raises(LaunchError):
+        world.wait(1000)
+    assert world.now < ends + 1
+    assert world.now >= 100 + 20, "an engine that says so has some seconds to end"
+
+
+KILLED = ServiceState("failed", exit_code=137)
+OWN = ["early", "RuntimeError: index out of range", "EngineDeadError: EngineCore encountered an issue"]
+
+
+@pytest.mark.parametrize(
+    ("states", "log", "dying", "cause", "verdict"),
+    [
+        (until(500, KILLED), ["early"], True, None, None),
+        (until(5, KILLED), ["early"], True, "unknown", "inconclusive"),
+        (
+            until(5, ServiceState("running", 8, 80)),
+            ["early"],
+            False,
+            None,
+            None,
+        ),  # not yet, and not waited for
+        (until(0, ServiceState("running", 8, 80)), ["early"], False, "unknown", "inconclusive"),
+        (
+            until(5, KILLED),
+            OWN[:1] + OWN[2:],
+            True,
+            "unknown",
+            "inconclusive",
+        ),  # that says only that it is gone
+        (until(5, KILLED), OWN, True, "died_on_first_request", "fail"),
+        (until(5, KILLED), ["early", "CUDA out of memory"], True, "out_of_memory", "inconclusive"),
+        (until(5, KILLED), ["early", "x.so: undefined symbol: y"], True, "import_error", "fail"),
+    ],
+)
+def test_an_engine_that_ends_while_it_is_measured_is_red_by_its_own_error_alone(
+    states: Callable[[float], ServiceState],
+    log: list[str],
+    dying: bool,
+    cause: str | None,
+    verdict: str | None,
+) -> None:
+    world = World(log=log)
+    watch = launch.Watch(world, "engine-a", 900, world.clock, world.sleep)  # type: ignore[arg-type]
+    world.states = states
+    if cause is None:
+        watch.require_survived(dying)
+        return
+    with pytest.raises(LaunchError) as caught:
+        watch.require_survived(dying)
+    assert (caught.value.details["cause"], "while it was measured" in str(caught.value)) == (
+        cause,
+        cause not in ("import_error", "out_of_memory"),
+    )
+    problem = {"code": caught.value.code, "message": "", "field": "launch", "observed": "", "expected": ""}
+    assert decide({"problem": problem}, {}).verdict == verdict
 
 
 def test_an_earlier_runs_errors_are_not_this_ones() -> None:
