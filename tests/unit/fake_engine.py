@@ -125,7 +125,8 @@ def running(engine: FakeEngine) -> Iterator[FakeEngine]:
             self.send_response(status)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
-            self.wfile.write(data)
+            with suppress(BrokenPipeError):  # the client waited no longer
+                self.wfile.write(data)
 
         def refused(self) -> bool:
             given = self.headers.get("Authorization", "")
