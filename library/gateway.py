@@ -113,6 +113,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 missing: {description: There is no nginx on the host; nothing was done., type: bool, returned: success}
+kept: {description: The front's access logs., type: list, elements: str, returned: when O(state) is V(absent)}
 """
 
 from typing import Any, Dict  # noqa: E402 - documentation first, as Ansible wants it

@@ -8,9 +8,9 @@ recorded and decided on like any other outcome.
 from __future__ import annotations
 
 import time
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .engine_client import ChatResult, EngineClient
 from .errors import InputError, MeasureError
@@ -32,6 +32,9 @@ _WARM_UP_TOKENS = 16
 _COUNTER_READS = 10  # the engine updates its counters a moment after it has answered
 _COUNTER_WAIT = 0.2  # seconds
 _SHOWN_IDS = 10
+_SILENT_SECONDS = 10.0
+"""After so long without an answer the engine is asked for its health, which vLLM tells while it generates."""
+_SILENT_LOOKS = 3
 
 Answer = Tuple[Prompt, ChatResult]
 
@@ -175,6 +178,7 @@ class _Run:
         self._concurrency = int(settings.get("concurrency") or 1)
         self._clock, self._progress, self._timeout, self._sleep = clock, progress, request_timeout, sleep
         self._counters: Optional[Counters] = None
+        self._tells_health = client.health()  # a gateway in between may have no such path
 
     def warm_up(self, kinds: Mapping[str, Sequence[Prompt]]) -> None:
         """A short answer of every kind, as many at once as will be measured; none of it counts."""
@@ -201,12 +205,22 @@ class _Run:
             yield self._counted(Batch(number, workload, tuple(answers), seconds, None))
 
     def _answers(self, prompts: Sequence[Prompt], max_tokens: Optional[int]) -> Iterator[Answer]:
-        """The answers as they come, ``concurrency`` requests at a time; the first failure ends it."""
-        pool = ThreadPoolExecutor(self._concurrency)
+        """The answers as they come, ``concurrency`` requests at a time; the first failure ends it.
+
+        So does an engine that shows no sign of life: one that is stopped keeps its connections, and each
+        request would be waited for to its own time limit.
+        """
+        pool, silent = ThreadPoolExecutor(self._concurrency), 0
         try:
-            waiting: List[Future[Answer]] = [pool.submit(self._ask, prompt, max_tokens) for prompt in prompts]
-            for future in as_completed(waiting):
-                yield future.result()
+            waiting: Set[Future[Answer]] = {pool.submit(self._ask, prompt, max_tokens) for prompt in prompts}
+            while waiting:
+                done, waiting = wait(waiting, _SILENT_SECONDS, FIRST_COMPLETED)
+                alive = done or not self._tells_health or self._client.health()
+                silent = 0 if alive else silent + 1
+                if silent == _SILENT_LOOKS:
+                    raise _wedged(len(waiting))
+                for future in done:
+                    yield future.result()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -238,6 +252,16 @@ class _Run:
                 break
             self._sleep(_COUNTER_WAIT)
         return batch
+
+
+def _wedged(waiting: int) -> MeasureError:
+    return MeasureError(
+        "waiting for the engine's answers",
+        f"{waiting} request(s) and {_SILENT_LOOKS} questions for its health in a row got none",
+        "an answer, or /health",
+        "The process is stopped or hangs: its log says what it did last.",
+        code="DG827",
+    )
 
 
 def _caught_up(batch: Batch) -> bool:

@@ -6,6 +6,7 @@ Where the front leads is no part of it: see :mod:`front`. So nginx is reloaded o
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -147,7 +148,13 @@ class Gateway:
                 os.rmdir(self.nginx.state)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.home.front)
-        return {"changed": bool(doomed), "missing": False, "diff": self._diff(before, "")}
+        logs = os.path.join(self.nginx.logs, f"draftgate-{self.identity}.log*")
+        return {
+            "changed": bool(doomed),
+            "missing": False,
+            "kept": sorted(glob.glob(logs)),
+            "diff": self._diff(before, ""),
+        }
 
     def _diff(self, before: str, after: str) -> Dict[str, str]:
         return {"before_header": self.path, "after_header": self.path, "before": before, "after": after}

@@ -270,12 +270,12 @@ class Switch:
     def _start_fallback(self, entries: List[Entry], action: recovery.Action) -> None:
         opened = entries[0]
         fallback, previous = opened["fallback"], opened["previous"]
-        if opened.get("strategy") == SIDE_BY_SIDE:
-            self._stop_others(fallback["id"], previous["id"])  # it serves until the front is flipped
-        else:
-            self._close_front()
-            self._stop_others(fallback["id"])
         try:
+            if opened.get("strategy") == SIDE_BY_SIDE:
+                self._stop_others(fallback["id"], previous["id"])  # it serves until the front is flipped
+            else:
+                self._close_front()
+                self._stop_others(fallback["id"])
             self._start(fallback, self.clocks.boottime() + RESTORE_TIME_LIMIT)
         except DraftgateError as exc:
             self._failed("fallback", f"{action.reason}; and without speculation: {exc}", error=exc.as_dict())
@@ -335,11 +335,17 @@ class Switch:
         return ""
 
     def _stop_all(self, entries: List[Entry], action: recovery.Action) -> None:
-        self._close_front()
+        told = ""
+        try:
+            self._close_front()
+        except (
+            DraftgateError
+        ) as exc:  # its clients get 503 from nginx all the same, once nothing answers behind it
+            told = f"; the front is still open: {exc}"
         self._remove_others(None)
         if os.path.exists(self.home.active):
             os.unlink(self.home.active)  # "stop" was asked for: a reboot must not bring it back
-        self.journal.append(STOPPED, serving=None, reason=action.reason, cause=action.cause)
+        self.journal.append(STOPPED, serving=None, reason=f"{action.reason}{told}", cause=action.cause)
 
     def _start_active(self, _entries: List[Entry], _action: recovery.Action) -> None:
         active = host.read_active(self.home)

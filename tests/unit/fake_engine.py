@@ -32,6 +32,7 @@ class FakeEngine:
     finish_reason: str = "stop"
     fail_at: int | None = None  # the request (1, 2, ...) that gets a 500
     silent_at: int | None = None  # the request (1, 2, ...) whose answer takes two seconds
+    wedged: bool = False  # while one is silent there is no health either
     restart_at: int | None = None  # the request after which the counters begin anew
     api_key: str | None = None
     port: int = 0
@@ -138,7 +139,8 @@ def running(engine: FakeEngine) -> Iterator[FakeEngine]:
         def do_GET(self) -> None:
             if not self.refused():
                 body = engine.metrics() if self.path == "/metrics" else PAGES.get(self.path)
-                self.answer(200 if body is not None else 404, body or "")
+                status = 200 if body is not None else 404
+                self.answer(503 if engine.wedged and engine.active else status, body or "")
 
         def do_POST(self) -> None:
             wish = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

@@ -189,6 +189,18 @@ def test_an_answer_that_takes_too_long_is_told_apart_from_a_refused_one(engine: 
     assert "no answer within 0.3 s" in problem["message"]
 
 
+@pytest.mark.parametrize(("wedged", "code"), [(True, "DG827"), (False, None)])
+def test_an_engine_without_a_sign_of_life_is_not_waited_for(
+    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, wedged: bool, code: str | None
+) -> None:
+    monkeypatch.setattr(gate, "_SILENT_SECONDS", 0.1)
+    engine.silent_at, engine.wedged = 3, wedged
+    problem = run(engine).problem
+    assert (problem["code"] if problem else None) == code
+    if problem:
+        assert "request(s) and 3 questions for its health in a row got none" in problem["message"]
+
+
 def test_a_restart_in_between_is_seen(engine: FakeEngine) -> None:
     engine.restart_at = 7
     problem = run(engine).problem

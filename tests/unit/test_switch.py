@@ -478,6 +478,39 @@ def test_a_front_that_refuses_is_a_failed_switch(
     assert world.front == 8000
 
 
+@pytest.mark.parametrize(
+    ("on_failure", "ended", "said"),
+    [
+        ("stop", journal.STOPPED, "the front is still open"),
+        ("fallback", journal.RESTORED, "without speculation"),
+    ],
+)
+def test_a_front_that_cannot_be_closed_after_a_red_gate_is_a_sentence(
+    stage: Callable[[], tuple[Home, World]],
+    monkeypatch: pytest.MonkeyPatch,
+    on_failure: str,
+    ended: str,
+    said: str,
+) -> None:
+    """Not an exception that ends the job: its manager would start it again, into the same exception."""
+    home, world = stage()
+    ROOM_FOR_ONE.furnish(world)
+    first(home, world)
+    world.verdict = "fail"
+    gate = judge.gate_candidate
+
+    def then_full(*arguments: Any) -> Any:
+        world.front, world.refused = 8000, {0, 8000}  # the disk is full from here on
+        return gate(*arguments)
+
+    monkeypatch.setattr(judge, "gate_candidate", then_full)
+    wished = wish(home, num_speculative_tokens=5)
+    wished["options"]["on_failure"] = on_failure
+    result = converged(home, world, "second", wished)
+    assert result["ended"] == ended and said in result["reason"] and "nginx refuses" in result["reason"]
+    assert (world.up == set()) is (on_failure == "stop")
+
+
 def test_a_front_that_leads_elsewhere_is_settled(stage: Callable[[], tuple[Home, World]]) -> None:
     home, world = stage()
     ROOM_FOR_TWO.furnish(world)
