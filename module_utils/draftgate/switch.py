@@ -6,9 +6,11 @@ started again with the same attempt it goes on where its journal ends.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import signal
+import sys
 import traceback
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -20,7 +22,7 @@ from .backend.base import Backend
 from .clocks import Clocks
 from .engine_client import client_for
 from .errors import DraftgateError, HostError, InputError, LaunchError, TimeLimitError
-from .files import make_directory, read_json, write_json
+from .files import make_directory, read_json, write_atomic, write_json
 from .front import Front, front_of
 from .journal import (
     ACTIVATED,
@@ -55,6 +57,10 @@ from .verdicts import (
 RESTORE_TIME_LIMIT = 900.0  # seconds for one attempt to bring a proven release back
 RESTORE_ATTEMPTS = 3
 STOP_TIME_LIMIT = 60.0
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_ROOM_BYTES = 1 << 18
+"""More than one line of the journal: evidence and the result are written too."""
+_ROOM_SECONDS = 2.0
 
 Deployment = Mapping[str, Any]
 
@@ -539,22 +545,61 @@ def result_of(entries: List[Entry], attempt: str) -> Dict[str, Any]:
 def run(switch: Switch) -> int:
     """The job's body: lock, converge, write the result, give the exit code.
 
-    An end with an open journal is no verdict: the job's manager starts it again, and it goes on.
+    An end with an open journal is no verdict: the job's manager starts it again, and it goes on. A full disk
+    is no end: no line could be written of what is done about it.
+    """
+    while True:
+        try:
+            result = {**_ended(switch), "attempt": switch.attempt}
+            write_json(result_path(switch.home), result)
+            return int(result["exit"])
+        except OSError as exc:
+            if exc.errno not in _NO_ROOM:
+                raise
+            _wait_for_room(switch)
+
+
+def _ended(switch: Switch) -> Dict[str, Any]:
+    """How the wish on the host ended.
+
+    :raises OSError: there is no room for the journal.
     """
     home, attempt = switch.home, switch.attempt
     try:
         wish = read_json(home.wish, "reading the wish of this switch")
         limit = float(wish["options"]["time_limit"])
         with exclusive(home, f"attempt {attempt}, pid {os.getpid()}", switch.clocks, limit):
-            result = converge(switch, wish)
-    except Exception as exc:  # noqa: BLE001 - who waits needs a result, whatever happened
+            return converge(switch, wish)
+    except Exception as exc:  # who waits needs a result, whatever happened
+        if isinstance(exc, OSError) and exc.errno in _NO_ROOM:
+            raise
         traceback.print_exc()
         error = exc.as_dict() if isinstance(exc, DraftgateError) else None
         result = {"exit": EXIT_FAILED, "ended": "error", "reason": _sentence(exc), "error": error}
         if not finished(switch.journal.entries()):
             result["exit"] = EXIT_INTERRUPTED
-    write_json(result_path(home), {**result, "attempt": attempt})
-    return int(result["exit"])
+        return result
+
+
+def _wait_for_room(switch: Switch) -> None:
+    """Until the disk has room, or the time is up: then what served is brought back without a line."""
+    sys.stderr.write(f"There is no room on the disk of {switch.home.root}: waiting for it.\n")
+    entries, clocks = switch.journal.entries(), switch.clocks
+    remaining = 0.0 if finished(entries) else entries[0]["deadline"] - clocks.boottime()
+    end = clocks.boottime() + remaining if remaining > 0 else float("inf")
+    while clocks.boottime() < end and not _has_room(switch.home):
+        clocks.sleep(_ROOM_SECONDS)
+
+
+def _has_room(home: Home) -> bool:
+    """Tried, because a quota and a file system without inodes have free bytes too."""
+    path = home.path("run", "room")
+    try:
+        write_atomic(path, bytes(_ROOM_BYTES))
+        os.unlink(path)
+    except OSError:
+        return False
+    return True
 
 
 def _sentence(exc: Exception) -> str:

@@ -10,7 +10,7 @@ import functools
 import itertools
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -645,6 +645,72 @@ def test_a_bug_or_a_full_disk_brings_back_what_served(
     result = converged(home, world, "second", wish(home, num_speculative_tokens=5))
     assert result["ended"] == journal.RESTORED and "No space left" in result["reason"]
     assert world.up == {host.service_name(before)}
+
+
+class FullDisk:
+    """There is no room from one durable write on, for so many seconds; ``seen``: what ran meanwhile."""
+
+    def __init__(self, world: World, at: str, seconds: float) -> None:
+        self.world, self.at, self.lasts = world, at, seconds
+        self.until: float | None = None
+        self.seen: set[frozenset[str]] = set()
+
+    def has_room(self, *_: Any) -> bool:
+        return self.until is None or self.world.seconds >= self.until
+
+    def sleep(self, seconds: float) -> None:
+        self.world.seconds += max(1.0, seconds)
+        self.seen.add(frozenset(self.world.up))
+
+    def written(self, write: Callable[..., Any], moment: str = "") -> Callable[..., Any]:
+        """``write`` on this disk; the moment is its own, or the state of the journal's new line."""
+
+        def tried(*arguments: Any, **fields: Any) -> Any:
+            if self.at == (moment or arguments[1]) and self.until is None:
+                self.until = self.world.seconds + self.lasts
+            if not self.has_room():
+                raise OSError(28, "No space left on device")
+            return write(*arguments, **fields)
+
+        return tried
+
+
+@pytest.mark.parametrize(("seconds", "ended"), [(18, journal.ACTIVATED), (18000, journal.RESTORED)])
+@pytest.mark.parametrize(
+    "moment", [journal.PREVIOUS_STOPPED, journal.STARTED, journal.GATED, "pointer", journal.ACTIVATED, "end"]
+)
+@pytest.mark.parametrize("on", [ROOM_FOR_ONE, ROOM_FOR_TWO], ids=["in place", "side by side"])
+def test_a_full_disk_is_waited_for_and_what_served_is_back_when_the_time_is_up(
+    stage: Callable[[], tuple[Home, World]],
+    monkeypatch: pytest.MonkeyPatch,
+    on: Host,
+    moment: str,
+    seconds: float,
+    ended: str,
+) -> None:
+    home, world = stage()
+    on.furnish(world)
+    before = host.service_name(first(home, world))
+    files.write_json(home.wish, {**wish(home, num_speculative_tokens=5), "attempt": "second"})
+    disk = FullDisk(world, moment, seconds)
+    monkeypatch.setattr(journal.Journal, "append", disk.written(journal.Journal.append))
+    monkeypatch.setattr(host, "write_active", disk.written(host.write_active, "pointer"))
+    monkeypatch.setattr(switch, "write_json", disk.written(switch.write_json, "end"))
+    monkeypatch.setattr(switch, "_has_room", disk.has_room)
+    job = machine(home, world, "second")
+    job.clocks = replace(job.clocks, sleep=disk.sleep)
+    assert switch.run(job) in verdicts.VERDICT_EXIT_CODES
+    told = files.read_json(verdicts.result_path(home), "reading the result")
+    # Once it is gated, the candidate serves; and beside another nothing has to be stopped.
+    gated = moment in ("pointer", journal.ACTIVATED, "end")
+    never = on is ROOM_FOR_TWO and moment == journal.PREVIOUS_STOPPED
+    assert told["ended"] == (journal.ACTIVATED if gated or never else ended)
+    if told["ended"] == journal.RESTORED:
+        assert world.up == {before} and frozenset({before}) in disk.seen, "what served waits for no line"
+
+
+def test_no_verdict_is_an_exception_that_nobody_caught() -> None:
+    assert 1 not in verdicts.VERDICT_EXIT_CODES
 
 
 def test_a_job_that_ends_with_an_open_switch_gives_no_verdict(
