@@ -695,7 +695,7 @@ def test_a_full_disk_is_waited_for_and_what_served_is_back_when_the_time_is_up(
     disk = FullDisk(world, moment, seconds)
     monkeypatch.setattr(journal.Journal, "append", disk.written(journal.Journal.append))
     monkeypatch.setattr(host, "write_active", disk.written(host.write_active, "pointer"))
-    monkeypatch.setattr(switch, "write_json", disk.written(switch.write_json, "end"))
+    monkeypatch.setattr(switch, "write_json", disk.written(files.write_json, "end"))
     monkeypatch.setattr(switch, "_has_room", disk.has_room)
     job = machine(home, world, "second")
     job.clocks = replace(job.clocks, sleep=disk.sleep)
