@@ -584,7 +584,7 @@ class Watch:
         """
         death = self._death_within(_DEATH_SECONDS if dying else 0.0)
         if death:
-            raise self._failed(f"while it was measured {death}", measured=True)
+            raise self._failed(death, measured=True)
 
     def _death_within(self, seconds: float) -> Optional[str]:
         end = self.clock() + seconds
@@ -605,7 +605,8 @@ class Watch:
         self.sleep(_POLL_SECONDS)  # the last lines are on their way through the manager's pipe
         lines = [*self._early, *self.backend.log_tail(self.name, _TAIL_LINES, self._offset)]
         context = {"observed": observed, "oom_kills": processes.oom_kills() - self._oom_kills, **context}
-        return _launch_error(f"starting {self.name}", classify(lines, context), lines, {"observed": observed})
+        doing = f"{'measuring' if context.get('measured') else 'starting'} {self.name}"
+        return _launch_error(doing, classify(lines, context), lines, {"observed": observed})
 
 
 def current_run(lines: Sequence[str]) -> List[str]:

@@ -56,6 +56,9 @@ from .verdicts import (
 
 RESTORE_TIME_LIMIT = 900.0  # seconds for one attempt to bring a proven release back
 RESTORE_ATTEMPTS = 3
+_LOOKS = 3
+_HANGS_SECONDS = 30.0
+"""How long an engine that answered once may give no answer before it is started again."""
 STOP_TIME_LIMIT = 60.0
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _ROOM_BYTES = 1 << 18
@@ -236,6 +239,9 @@ class Switch:
         chosen = fallback["deployment"] if fallback else opened["candidate"]
         gated: Mapping[str, Any] = last(entries, GATED) or {}
         before = host.read_active(self.home) or {}
+        if not self._still_answers(chosen):
+            self._failed("died", f"release {chosen['release']} was measured and does not answer any more")
+            return
         try:
             self.front.open(chosen["place"]["port"])  # before the pointer: a front that refuses is a failure
         except DraftgateError as exc:
@@ -256,6 +262,14 @@ class Switch:
             },
         )
         self._finish(entries, action)
+
+    def _still_answers(self, deployed: Deployment) -> bool:
+        """Looked at once more before clients are led to it, for what happened since its last answer."""
+        for _look in range(_LOOKS):
+            if host.answers(self.home, deployed):
+                return True
+            self.clocks.sleep(2.0)
+        return False
 
     def _finish(self, entries: List[Entry], action: recovery.Action) -> None:
         active = host.read_active(self.home) or {}
@@ -369,9 +383,10 @@ class Switch:
         deployed = active["deployment"]
         name = host.service_name(deployed["id"])
         since = self.backend.state(name).since
-        age = RESTORE_TIME_LIMIT if since is None else self.clocks.now() - since
+        may_load = since is not None and since > active["activated"]  # an older process has answered before
+        patience = RESTORE_TIME_LIMIT - (self.clocks.now() - since) if since and may_load else _HANGS_SECONDS
         try:
-            self._start(deployed, self.clocks.boottime() + max(0.0, RESTORE_TIME_LIMIT - age))
+            self._start(deployed, self.clocks.boottime() + max(0.0, patience))
         except LaunchError:
             self.backend.stop(name, STOP_TIME_LIMIT)
             self._start(deployed, self.clocks.boottime() + RESTORE_TIME_LIMIT)

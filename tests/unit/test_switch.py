@@ -511,6 +511,52 @@ def test_a_front_that_cannot_be_closed_after_a_red_gate_is_a_sentence(
     assert (world.up == set()) is (on_failure == "stop")
 
 
+def test_a_candidate_that_hangs_after_its_gate_is_never_shown_to_a_client(
+    stage: Callable[[], tuple[Home, World]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, world = stage()
+    ROOM_FOR_TWO.furnish(world)
+    before = first(home, world)
+    gate = judge.gate_candidate
+
+    def then_hangs(*arguments: Any) -> Any:
+        world.hung = world.up - {host.service_name(before)}
+        return gate(*arguments)
+
+    monkeypatch.setattr(judge, "gate_candidate", then_hangs)
+    led: list[int] = []
+    monkeypatch.setattr(PlayedFront, "open", lambda _self, port: led.append(port))
+    result = converged(home, world, "second", wish(home, num_speculative_tokens=5))
+    assert result["ended"] == journal.RESTORED and "does not answer any more" in result["reason"]
+    assert world.up == {host.service_name(before)} and set(led) == {8000}
+
+
+@pytest.mark.parametrize(
+    ("began", "patience"),
+    [(-600.0, 30.0), (-5.0, 30.0), (100.0, 800.0)],
+    ids=["it answered", "it answered a moment ago", "its manager started it again 100 s ago"],
+)
+def test_what_answered_before_is_not_waited_for_as_if_it_loaded(
+    stage: Callable[[], tuple[Home, World]], monkeypatch: pytest.MonkeyPatch, began: float, patience: float
+) -> None:
+    home, world = stage()
+    name = host.service_name(first(home, world))
+    active = host.read_active(home)
+    assert active
+    world.hung = {name}
+    world.seconds = active["activated"] + 200
+    state = ServiceState("running", pid=1, start_ticks=1, since=active["activated"] + began)
+    monkeypatch.setattr(PlayedBackend, "state", lambda *_: state)
+    waited: list[float] = []
+
+    def ready(*_: Any, deadline: float, **_rest: Any) -> None:
+        waited.append(deadline - world.seconds)
+
+    monkeypatch.setattr(launch, "wait_ready", ready)
+    machine(home, world).revive()
+    assert waited == [patience]
+
+
 def test_a_front_that_leads_elsewhere_is_settled(stage: Callable[[], tuple[Home, World]]) -> None:
     home, world = stage()
     ROOM_FOR_TWO.furnish(world)
