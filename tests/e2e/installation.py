@@ -41,15 +41,15 @@ Process = tuple[int, int]
 """A process that no other one can be taken for: pid and start time."""
 
 
-def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
-    """The first true value of ``condition``; fails after ``seconds`` with ``what``."""
+def until(condition: Callable[[], Any], seconds: float, what: str, every: float = 0.1) -> Any:
+    """The first true value of ``condition``, asked ``every`` so many seconds; fails with ``what``."""
     end = time.monotonic() + seconds
     while True:
         value = condition()
         if value:
             return value
         assert time.monotonic() < end, f"not within {seconds:.0f} s: {what}"
-        time.sleep(0.1)
+        time.sleep(every)
 
 
 @dataclass(frozen=True, repr=False)
@@ -189,6 +189,7 @@ class Playbook:
 class Deployed(ABC):
     """What can be asked of an installation wherever it is; a subclass says how."""
 
+    LOOK_EVERY = 0.1  # seconds between two looks at its journal
     _switch_before = ""
 
     @abstractmethod
@@ -216,7 +217,7 @@ class Deployed(ABC):
                 and entries[-1]["state"] == state
             )
 
-        until(held, seconds, f"a switch held in state {state}")
+        until(held, seconds, f"a switch held in state {state}", self.LOOK_EVERY)
 
     def _switch(self) -> str:
         return str((self.journal() or [{"switch": ""}])[0]["switch"])
@@ -251,6 +252,8 @@ class Installation(Deployed):
             "vllm_port": self.port,
             "vllm_runtime_root": str(RUNTIMES),
             "draftgate_reports_dir": str(self.reports),
+            # What systemd runs for root is on hosts of its own: it would not see a home in /tmp (DG160).
+            "draftgate_service_backend": "supervisord",
         }
         arguments = [playbook, "-e", json.dumps({**common, **wish}), *options]
         if self.secrets:

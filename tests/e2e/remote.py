@@ -29,6 +29,8 @@ PORTS = (8000, 8001)  # of the engines, on the host's loopback
 class Remote(Deployed):
     """A host, the inventory that names it, and what every one of its playbooks gets."""
 
+    LOOK_EVERY = 1.0  # a look is an ssh connection, and the engine that starts needs both cores
+
     host: Host
     inventory: Path
     reports: Path
@@ -122,11 +124,14 @@ class Remote(Deployed):
     def hold(self, *states: str) -> None:
         """Make the next switch wait in these states."""
         self._switch_before = self._switch()
-        paths = " ".join(HOME.path("run", f"hold.{state}") for state in states)
+        paths = " ".join(map(self.hold_file, states))
         self.sudo(f"mkdir -p {HOME.path('run')} && touch {paths}")
 
     def release_hold(self, state: str) -> None:
-        self.sudo(f"rm -f {HOME.path('run', f'hold.{state}')}")
+        self.sudo(f"rm -f {self.hold_file(state)}")
+
+    def hold_file(self, state: str) -> str:
+        return HOME.path("run", f"hold.{state}")
 
     def job(self) -> int:
         """The switch job's main process; 0 when none runs."""
@@ -137,17 +142,29 @@ class Remote(Deployed):
 
     def wait_ended(self, seconds: float = DEPLOY_SECONDS) -> None:
         """Until no switch is open and no job runs."""
-        until(lambda: self._said(lambda: finished(self.journal()) and not self.job()), seconds, "its end")
+        self._until(lambda: finished(self.journal()) and not self.job(), seconds, "its end")
 
     def wait_serving(self, seconds: float = START_SECONDS) -> None:
         """Until what is activated answers: after a boot it still loads."""
-        until(lambda: self._said(lambda: bool(self.status()["serving"])), seconds, "an answer")
+        self._until(lambda: bool(self.status()["serving"]), seconds, "an answer")
 
-    def _said(self, question: Callable[[], bool]) -> bool:
-        try:
-            return question()
-        except (subprocess.SubprocessError, ValueError, OSError):
-            return False  # the host is away
+    def let_go(self, state: str, seconds: float = 120.0) -> None:
+        """:meth:`release_hold`, as soon as the host lets us in."""
+
+        def let_go() -> bool:
+            self.release_hold(state)
+            return True
+
+        self._until(let_go, seconds, "the host")
+
+    def _until(self, question: Callable[[], bool], seconds: float, what: str) -> None:
+        def answered() -> bool:
+            try:
+                return question()
+            except (AssertionError, subprocess.SubprocessError, ValueError, OSError):
+                return False  # the host is away
+
+        until(answered, seconds, what, self.LOOK_EVERY)
 
 
 def switched_under_load(at: Remote, wish: Mapping[str, Any]) -> tuple[Done, Tally]:

@@ -1,14 +1,13 @@
-"""What can break while a host switches: the first rows in `make test`, every one in `make test-long`.
+"""What can break while a host switches: one fault per journal state in `make test`, all in `make test-long`.
 
 After each: exactly one gated release behind the front, no process or port of another, and a re-run converges.
-Two good releases take turns, so that every row is a real switch.
+Two good releases take turns, so that every row is a real switch; a row of ``restored`` has a red candidate.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,14 +17,18 @@ from tests.e2e.remote import HOME, PORTS, Remote
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1500)]
 
-STATES = ("prepared", "previous_stopped", "started", "gated", "activated")
+STATES = ("prepared", "previous_stopped", "started", "gated", "activated", "restored")
+SHORT_GATE: dict[str, Any] = {"acceptance_workloads": ["arithmetic"], "acceptance_min_drafts": 100}
+"""A gate like any other, in 4 s: what it finds is not the question here."""
 RED: dict[str, Any] = {
     "drafter_overrides": {"dflash_config": {"mask_token_id": 300}},
     "drafter_accept_findings": [{"code": "DG207", "reason": "a red switch is wanted"}],
-    "acceptance_workloads": ["json"],
     "acceptance_retry": True,  # every row measures it anew
 }
+SWITCHING = "TASK [vllm_server : Switch to"
 LINK_SECONDS = 30
+SSHD_SECONDS = 12
+DISK_SECONDS = 20
 
 
 class Fault:
@@ -34,17 +37,27 @@ class Fault:
     def __init__(self, at: Remote, controller: Playbook, state: str) -> None:
         self.at, self.controller, self.state = at, controller, state
 
-    def server(self) -> int:
-        """The main process of the candidate."""
-        candidate = self.at.journal()[0]["candidate"]["id"]
-        return self.at.engines()[candidate]
+    def signal(self, name: str) -> None:
+        """To the candidate while it is measured; in the other states to the server that runs."""
+        opened, engines = self.at.journal()[0], self.at.engines()
+        candidate, previous = opened["candidate"]["id"], opened["previous"]["id"]
+        kill = f"kill -{name} {engines.get(candidate) or engines[previous]}"
+        if self.state != "started":
+            self.at.sudo(kill)
+            return
+        gate = f"until grep -q '.stage.: .gate.' {HOME.progress_of('switch')}; do sleep 0.05; done"
+        self.at.sudo(f"rm {self.at.hold_file(self.state)}; {gate}; {kill}")
+
+    def alone(self) -> None:
+        """The host goes on in a moment, when nobody can ask it."""
+        self.at.sudo(f"systemd-run --on-active=5 rm {self.at.hold_file(self.state)}")
 
 
 Strike = Callable[[Fault], Callable[[], None] | None]
 
 
 def controller_killed(fault: Fault) -> None:
-    fault.controller.wait_for_line("TASK [vllm_server : Switch to")
+    fault.controller.wait_for_line(SWITCHING)
     fault.controller.kill()
 
 
@@ -60,11 +73,11 @@ def host_terminated(fault: Fault) -> None:
 
 
 def server_killed(fault: Fault) -> None:
-    fault.at.sudo(f"kill -9 {fault.server()}")
+    fault.signal("KILL")
 
 
 def server_wedged(fault: Fault) -> None:
-    fault.at.sudo(f"kill -STOP {fault.server()}")
+    fault.signal("STOP")
 
 
 def port_stolen(fault: Fault) -> Callable[[], None]:
@@ -87,23 +100,25 @@ def port_stolen(fault: Fault) -> Callable[[], None]:
     return heal
 
 
-def disk_full(fault: Fault) -> Callable[[], None]:
+def disk_full(fault: Fault) -> None:
+    """To the last block (a large write leaves room for one of our files), until somebody makes room."""
     ballast = HOME.path("run", "ballast")
-    fault.at.sudo(f"dd if=/dev/zero of={ballast} bs=64k 2>/dev/null; sync; true")
-
-    def heal() -> None:
-        fault.at.sudo(f"rm -f {ballast}")
-
-    return heal
+    fill = "; ".join(
+        f"dd if=/dev/zero of={ballast}.{size} bs={size} 2>/dev/null; sync" for size in ("64k", "1k")
+    )
+    fault.at.sudo(f"{fill}; ! echo full > {ballast}")
+    fault.at.sudo(f"systemd-run --on-active={DISK_SECONDS} sh -c 'rm {ballast}*'")
 
 
 def link_down(fault: Fault) -> None:
+    fault.alone()
     fault.at.host.cut(LINK_SECONDS)
 
 
 def sshd_stopped(fault: Fault) -> None:
     """No new connection until it starts again by itself; the one that is open stays."""
-    fault.at.sudo(f"systemd-run --on-active={LINK_SECONDS} systemctl start ssh")
+    fault.alone()
+    fault.at.sudo(f"systemd-run --on-active={SSHD_SECONDS} systemctl start ssh")
     fault.at.sudo("systemctl stop ssh.socket ssh; true", check=False)
 
 
@@ -130,13 +145,9 @@ FAULTS: dict[str, Strike] = {
     )
 }
 WAYS = ("in_place", "side_by_side")
-IN_MAKE_TEST = {
-    ("side_by_side", "prepared", "second_deploy"),
-    ("in_place", "previous_stopped", "port_stolen"),
-}
-"""The other rows are of `make test-long`."""
-STRIKES_THE_MEASURED = ("server_killed", "server_wedged")
-"""A candidate that dies while it is measured is red, whoever killed it: the next run has to ask once more."""
+
+Attempt = tuple[tuple[str, str], ...]
+"""The states of one switch and what breaks in each; the next attempt wishes the same again."""
 
 
 def _possible(way: str, state: str, name: str) -> bool:
@@ -146,81 +157,116 @@ def _possible(way: str, state: str, name: str) -> bool:
     return True
 
 
-TABLE = [
-    pytest.param(*row, id="-".join(row), marks=() if row in IN_MAKE_TEST else pytest.mark.long)
-    for row in itertools.product(WAYS, STATES, FAULTS)
-    if _possible(*row)
+EVERY_STATE: Attempt = (
+    ("prepared", "controller_killed"),
+    ("previous_stopped", "link_down"),
+    ("started", "job_killed"),
+    ("gated", "sshd_stopped"),
+    ("activated", "second_deploy"),
+)
+THREE_ATTEMPTS: list[Attempt] = [
+    (("prepared", "port_stolen"),),
+    (("started", "server_killed"),),
+    (("gated", "disk_full"),),
+]
+RESTORED: Attempt = (("restored", "host_terminated"),)
+IN_MAKE_TEST = [
+    pytest.param("in_place", [EVERY_STATE], id="in_place-survived"),
+    pytest.param("side_by_side", THREE_ATTEMPTS, id="side_by_side-tried_again"),
+    pytest.param("side_by_side", [RESTORED], id="side_by_side-restored"),
+]
+"""Each state, and as many faults as six minutes hold. One by one they are in `make test-long`."""
+ALONE = [
+    pytest.param(way, [((state, name),)], id=f"{way}-{state}-{name}", marks=pytest.mark.long)
+    for way, state, name in itertools.product(WAYS, STATES, FAULTS)
+    if _possible(way, state, name)
 ]
 
 
 @pytest.fixture(scope="module")
 def remote(remote_host: Callable[..., Remote]) -> Remote:
     """A host with a front and a small disk, and a good release on it."""
-    return remote_host("faults", disk_mib=256)
+    made = remote_host("faults", disk_mib=256, **SHORT_GATE)
+    done = made.deploy({"num_speculative_tokens": 7})
+    assert done.code == 0, done
+    return made
 
 
 @pytest.fixture
-def at(remote: Remote) -> Iterator[Remote]:
+def at(remote: Remote) -> Remote:
     """A good release serves, whichever of the two."""
-    done = remote.deploy({"num_speculative_tokens": _k(remote)})
-    assert done.code == 0, done
+    if not remote.status()["serving"]:
+        done = remote.deploy(_good(remote))
+        assert done.code == 0, done
     remote.assert_one_serves(_release(remote))
-    yield remote
+    return remote
 
 
 def _k(at: Remote) -> int:
-    with contextlib.suppress(Exception):
-        return int(at.active()["deployment"]["serve"]["num_speculative_tokens"]) or 7
-    return 7
+    return int(at.active()["deployment"]["serve"]["num_speculative_tokens"])
+
+
+def _good(at: Remote) -> dict[str, Any]:
+    return {"num_speculative_tokens": _k(at)}
 
 
 def _release(at: Remote) -> str:
     return str(at.active()["deployment"]["release"])
 
 
-def switched_with(at: Remote, wish: dict[str, Any], state: str, strike: Strike) -> Done | None:
-    """A switch that is held in ``state`` while the fault strikes; None when its controller was killed."""
-    at.hold(state)
+def switched_with(at: Remote, wish: dict[str, Any], faults: Attempt) -> Done | None:
+    """A switch that is held in each of these states while a fault strikes; None when nobody watches its end.
+
+    A controller that was killed is followed by a re-run, where there is more to come.
+    """
+    at.hold(*(state for state, _ in faults))
     controller = at.start("deploy.yml", wish)
-    at.wait_for(state)
-    heal = strike(Fault(at, controller, state))
-    with contextlib.suppress(Exception):
-        at.release_hold(state)
-    done = None if strike is controller_killed else controller.wait()
-    until(lambda: at.host.reachable(), 120, "the host")
-    at.release_hold(state)
-    if heal:
+    heals = []
+    for number, (state, name) in enumerate(faults, 1):
+        at.wait_for(state)
+        heals.append(FAULTS[name](Fault(at, controller, state)))
+        if name == "controller_killed" and number < len(faults):
+            controller = at.start("deploy.yml", wish)
+            controller.wait_for_line(SWITCHING)
+        at.let_go(state)
+    done = None if faults[-1][1] == "controller_killed" else controller.wait()
+    for heal in filter(None, heals):
         heal()
     at.wait_ended()
     return done
 
 
-@pytest.mark.parametrize(("way", "state", "name"), TABLE)
+@pytest.mark.parametrize(("way", "attempts"), [*IN_MAKE_TEST, *ALONE])
 def test_after_a_fault_one_gated_release_serves_and_a_rerun_converges(
-    at: Remote, way: str, state: str, name: str
+    at: Remote, way: str, attempts: list[Attempt]
 ) -> None:
-    before, wish = _release(at), {"num_speculative_tokens": 13 - _k(at), "draftgate_strategy": way}
-    done = switched_with(at, wish, state, FAULTS[name])
+    before, red = _release(at), attempts[-1][-1][0] == "restored"
+    strategy = {"draftgate_strategy": way}
+    wish = {**strategy, **({**_good(at), **RED} if red else {"num_speculative_tokens": 13 - _k(at)})}
+    last = {**strategy, **_good(at)} if red else wish
+    for faults in attempts:
+        done = switched_with(at, wish, faults)
+        assert_one_is_left(at, before, way, faults, done)
+    again = at.deploy(last)
+    assert again.code == 0, again
+    assert (_release(at) == before) == red
+    at.assert_one_serves(_release(at))
+    if again.recap(at.host.name)["changed"]:
+        quiet = at.deploy(last)
+        assert quiet.code == 0 and quiet.recap(at.host.name)["changed"] == 0, quiet
+
+
+def assert_one_is_left(at: Remote, before: str, way: str, faults: Attempt, done: Done | None) -> None:
+    """One gated release behind the front, whichever it is; where that is impossible, the words for it."""
+    state, name = faults[-1]
     if name == "port_stolen" and way == "in_place" and not at.engines():
         # While a stranger holds its only port nothing can serve there: that is said, with the holder.
         assert done is not None and "is taken by pid" in done.told and "Nothing serves." in done.told
-    else:
-        at.wait_serving()
-        at.assert_one_serves(before, _release(at))
-        assert at.status()["evidence"]["verdict"] == "pass"
+        return
+    if name == "server_wedged" and state in ("gated", "activated", "restored"):
+        return  # nobody asks it until the next deploy
+    at.wait_serving()
+    at.assert_one_serves(before, _release(at))
+    assert at.status()["evidence"]["verdict"] == "pass"
     if done is not None and done.code == 0:
         assert _release(at) != before, "a green deploy that changed nothing"
-    again = at.deploy({**wish, "acceptance_retry": name in STRIKES_THE_MEASURED})
-    assert again.code == 0, again
-    assert _release(at) != before
-    at.assert_one_serves(_release(at))
-    quiet = at.deploy(wish)
-    assert quiet.code == 0 and quiet.recap(at.host.name)["changed"] == 0, quiet
-
-
-@pytest.mark.long
-def test_a_job_that_is_killed_when_it_has_restored(at: Remote) -> None:
-    before = _release(at)
-    done = switched_with(at, {"num_speculative_tokens": _k(at), **RED}, "restored", job_killed)
-    assert done is not None and f"Release {before} serves." in done.error(at.host.name)
-    at.assert_one_serves(before)
