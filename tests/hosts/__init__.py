@@ -1,16 +1,20 @@
 """Test hosts: systemd-nspawn machines with their own address, sshd and systemd as process 1.
 
 ``Hosts.up("name", 3)`` boots three in about two seconds; ``python -m tests.hosts`` does the same by hand.
-Each set has a name, and its own network, keys and disks; sets do not see each other.
+Each set has a name, and its own network, keys and disks; sets do not see each other. A name belongs to the
+process that booted its set for as long as that lives, and to whoever asks next after that.
+
+What a killed process leaves is removed by the next ``up`` or ``down`` of the name. Nothing it could have
+noted is needed for that: the file with the set's number is written before anything has that number in its
+name (bridge, cables, network namespaces, control groups), a host's directory before its disk is mounted,
+and every process of a host, from the first instruction on, is in the host's control groups.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shlex
-import shutil
 import subprocess
 import threading
 import time
@@ -21,20 +25,18 @@ from typing import Any
 
 import yaml
 
-from tests.cache import CACHE, REPO, RUNTIMES
-from tests.hosts import base, recipe
+from tests.cache import REPO, RUNTIMES
+from tests.hosts import base, recipe, sets
 from tests.hosts.base import NoHosts
 from tests.hosts.machine import Machine
 from tests.hosts.network import Network, run
+from tests.hosts.sets import DISKS, STATE, Refused
 
-__all__ = ["Host", "Hosts", "NoHosts"]
+__all__ = ["DISKS", "STATE", "Host", "Hosts", "NoHosts", "Refused"]
 
-STATE = Path("/run/draftgate-hosts")  # gone with the networks when this machine is started again
-DISKS = CACHE / "hosts" / "disks"
 SHARED = (str(RUNTIMES), str(REPO / "models"))
 """What every host sees, read-only and at the same path: a runtime's scripts name where they lie."""
 READY_SECONDS = 60.0
-_SETS = range(200)
 
 
 @dataclass(frozen=True)
@@ -155,11 +157,13 @@ class Hosts:
 
         :param small_disks: directory on each host → MiB of a file system of its own.
         :raises NoHosts: we are not root, or a program is missing; a test may skip for that.
+        :raises Refused: no name of a set, or another process uses it.
         :raises RuntimeError: a step failed; :raises TimeoutError: a host does not boot. Both are failures.
         """
         base.built()
-        cls.down(name)
+        sets.hold(name)
         try:
+            cls._remove(name)
             return cls._boot(name, count, small_disks or {})
         except BaseException:
             cls.down(name)
@@ -167,7 +171,7 @@ class Hosts:
 
     @classmethod
     def _boot(cls, name: str, count: int, small_disks: Mapping[str, int]) -> Hosts:
-        network, directory = Network(_number(name)), DISKS / name
+        network, directory = sets.take_network(name), sets.disks(name)
         directory.mkdir(parents=True, exist_ok=True)
         run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(directory / "key"))
         made = cls._of(name, network, range(1, count + 1))
@@ -188,7 +192,7 @@ class Hosts:
 
     @classmethod
     def _of(cls, name: str, network: Network, indices: Iterable[int]) -> Hosts:
-        directory = DISKS / name
+        directory = sets.disks(name)
         binds = tuple(path for path in SHARED if os.path.isdir(path))
         machines = [
             Machine(f"{name}{index}", index, network, directory / str(index), base.path(), binds)
@@ -201,25 +205,41 @@ class Hosts:
     @classmethod
     def found(cls, name: str) -> Hosts:
         """The set as it is: an empty one where there is none."""
-        state = STATE / name
-        if not state.is_dir():
+        network = sets.network(name)
+        if network is None:
             return cls(name, ())
-        indices = sorted(int(path.name) for path in (DISKS / name).glob("[0-9]*"))
-        return cls._of(name, Network(int((state / "number").read_text("ascii"))), indices)
+        return cls._of(name, network, sorted(int(path.name) for path in sets.disks(name).glob("[0-9]*")))
 
     @classmethod
     def down(cls, name: str) -> None:
-        """Leave nothing of the set."""
+        """Leave nothing of the set. Nothing is done, and no right needed, where there is nothing.
+
+        :raises Refused: no name of a set, or another process uses it.
+        """
+        if sets.state(name).exists() or sets.disks(name).exists():
+            sets.hold(name)
+            cls._remove(name)
+            sets.release(name)
+
+    @classmethod
+    def _remove(cls, name: str) -> None:
+        """Only by whoever holds the name."""
         for host in cls.found(name):
             host.machine.remove()
-        state = STATE / name
-        if state.is_dir():
-            Network(int((state / "number").read_text("ascii"))).down()
-            shutil.rmtree(state)
-        shutil.rmtree(DISKS / name, ignore_errors=True)
+        network = sets.network(name)
+        if network is not None:
+            network.down()
+        sets.forget(name)
 
     def inventory(self, variables: Mapping[str, Any] | None = None) -> str:
-        """An Ansible inventory in YAML: the group ``draftgate``, reached as a user with sudo."""
+        """An Ansible inventory in YAML: the group ``draftgate``, reached as a user with sudo.
+
+        :raises Refused: there is no such set.
+        """
+        if not self.hosts:
+            raise Refused(
+                f"There are no test hosts {self.name!r}; python -m tests.hosts list shows those there are."
+            )
         common = {
             "ansible_user": recipe.USER,
             "ansible_become": True,
@@ -242,15 +262,3 @@ def tiny_pair() -> dict[str, Any]:
         said.replace("{{ inventory_dir }}/../..", str(REPO)).replace("inventory_dir ~ '/../..", f"'{REPO}")
     )
     return {**here, "vllm_runtime_root": str(RUNTIMES)}
-
-
-def _number(name: str) -> int:
-    """A network that no other set has; kept until the set goes down."""
-    STATE.mkdir(parents=True, exist_ok=True)
-    with open(STATE / ".lock", "w", encoding="ascii") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        taken = {int(path.read_text("ascii")) for path in STATE.glob("*/number")}
-        number = next(number for number in _SETS if number not in taken)
-        (STATE / name).mkdir()
-        (STATE / name / "number").write_text(str(number), "ascii")
-    return number

@@ -9,7 +9,7 @@ import sys
 import time
 
 from tests.cache import engine
-from tests.hosts import STATE, Hosts, NoHosts
+from tests.hosts import STATE, Hosts, NoHosts, Refused, base
 
 
 def main() -> int:
@@ -34,6 +34,7 @@ def main() -> int:
 
 def _run(given: argparse.Namespace) -> int:
     if given.command == "up":
+        base.require()  # before 2.5 GB are installed for somebody who cannot boot
         engine()
         began = time.monotonic()
         hosts = Hosts.up(given.name, given.count)
@@ -55,7 +56,7 @@ def _run(given: argparse.Namespace) -> int:
 def _enter(name: str, words: list[str]) -> int:
     hosts = {host.name: host for host in Hosts.found(re.sub(r"\d+$", "", name))}
     if name not in hosts:
-        raise NoHosts(f"There is no host {name!r}; python -m tests.hosts list shows them.")
+        raise Refused(f"There is no host {name!r}; python -m tests.hosts list shows them.")
     host = hosts[name]
     os.execvp("ssh", ["ssh", *host.ssh_options, f"deploy@{host.address}", *words])
 

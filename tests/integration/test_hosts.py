@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import signal
 import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from draftgate import processes
 
 from tests.cache import REPO
-from tests.hosts import DISKS, STATE, Host, Hosts, NoHosts, base
+from tests.hosts import Hosts, NoHosts, Refused, base, sets
+from tests.hosts.machine import Machine, groups
+from tests.hosts.network import run
 
 pytestmark = pytest.mark.timeout(900)  # the first one of a machine builds the base
 
@@ -82,31 +87,106 @@ def test_a_cut_link_heals_by_itself(hosts: Hosts) -> None:
     assert time.monotonic() - began >= 8
 
 
-def test_two_sets_live_side_by_side_and_leave_nothing(hosts: Hosts) -> None:
-    before = leftovers("two")
-    other = Hosts.up("two", 1)
-    assert other[0].address.rpartition(".")[0] != hosts[0].address.rpartition(".")[0]
-    (keeper,) = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _keeps(pid, other[0])]
+@pytest.mark.parametrize("killed", ["nobody", "keeper", "creator"])
+def test_two_sets_live_side_by_side_and_leave_nothing(hosts: Hosts, killed: str) -> None:
+    if killed == "creator":
+        boot_and_be_killed("two")
+    else:
+        Hosts.up("two", 1, {"/var/lib/draftgate": 32})
+    (other,) = Hosts.found("two")
+    machine, pids = other.machine, other.machine.processes()
+    keeper = min(pids)
+    assert "keeper" in processes.command(keeper) and hosts[0].machine.network != machine.network
+    assert leftovers(machine, pids).keys() == {
+        "processes",
+        "mounts",
+        "netns",
+        "links",
+        "cgroups",
+        "paths",
+    } | (set() if killed == "creator" else {"loops"})
+    if killed == "keeper":
+        os.kill(keeper, signal.SIGKILL)
     Hosts.down("two")
-    assert leftovers("two") == before == []
-    assert not os.path.exists(f"/proc/{keeper}")
+    assert leftovers(machine, pids) == {}
     assert hosts[0].reachable()
-    assert not list(Hosts.found("two"))
+    with pytest.raises(Refused, match="There are no test hosts 'two'"):
+        Hosts.found("two").inventory()
 
 
-def _keeps(pid: int, host: Host) -> bool:
-    return "tests.hosts.machine" in processes.command(pid) and host.machine.namespace in processes.command(
-        pid
+def boot_and_be_killed(name: str) -> None:
+    """By a process that is killed when the host has begun to boot."""
+    with subprocess.Popen(program(f"Hosts.up({name!r}, 1)"), cwd=REPO, env=ENVIRONMENT) as creator:
+        end = time.monotonic() + 60
+        while not any(host.machine.processes() for host in Hosts.found(name)):
+            assert time.monotonic() < end and creator.poll() is None
+        creator.kill()
+
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{REPO}/module_utils:{REPO}"}
+
+
+def program(call: str) -> list[str]:
+    return [sys.executable, "-c", f"from tests.hosts import Hosts\n{call}"]
+
+
+def leftovers(machine: Machine, pids: list[int]) -> dict[str, list[str]]:
+    """Whatever of a set of one machine can be seen from outside, by where it is seen."""
+    network, disks = machine.network, machine.directory.parent
+    ours = re.compile(rf"{re.escape(str(disks))}/|\b({network.bridge}|{network.link(1)})\b")
+    said = {
+        "mounts": Path("/proc/self/mounts").read_text("utf-8"),
+        "netns": run("ip", "netns"),
+        "links": run("ip", "-o", "link"),
+        "loops": run("losetup", "--all"),
+        "processes": "\n".join(map(processes.command, processes.all_pids())),
+    }
+    found = {where: [line for line in text.splitlines() if ours.search(line)] for where, text in said.items()}
+    found["processes"] += [str(pid) for pid in pids if processes.start_ticks(pid) is not None]
+    places = {"cgroups": groups(machine.namespace), "paths": [sets.STATE / disks.name, disks]}
+    found |= {where: [str(path) for path in paths if path.exists()] for where, paths in places.items()}
+    return {where: what for where, what in found.items() if what}
+
+
+@pytest.mark.parametrize("wish", ["up({!r}, 1)", "down({!r})"])
+def test_hosts_in_use_are_not_ended_by_another_process(hosts: Hosts, wish: str) -> None:
+    other = subprocess.run(
+        program(f"Hosts.{wish.format(NAME)}"),
+        cwd=REPO,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
+    assert f"test hosts {NAME!r} are in use by process {os.getpid()}." in other.stderr
+    assert all(host.reachable() for host in hosts)
 
 
-def leftovers(name: str) -> list[str]:
-    """Whatever of a set can be seen from outside."""
-    said = [Path("/proc/self/mounts").read_text("utf-8")]
-    said += [subprocess.run(words, capture_output=True, text=True, check=True).stdout for words in
-             (["ip", "netns"], ["ip", "-o", "link"])]  # fmt: skip
-    paths = [str(path) for path in (STATE / name, DISKS / name) if path.exists()]
-    return paths + [line for text in said for line in text.splitlines() if f"/disks/{name}/" in line]
+# Only the function that judges, never what removes: broken, that would remove what is above these names.
+@pytest.mark.parametrize("name", [
+    "", ".", "..", "/", "a/b", "../a", "a1", "a-b", "A", "é", "a ", "a\n", "*", "abcdefghijklm",
+])  # fmt: skip
+@pytest.mark.parametrize("function", [sets.checked, sets.state, sets.disks])
+def test_no_path_is_made_of_what_is_no_name(function: Callable[[str], object], name: str) -> None:
+    with pytest.raises(Refused, match="cannot be the name of a set"):
+        function(name)
+
+
+def test_killed_while_it_takes_a_network_it_leaves_a_name_that_can_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sets, "STATE", tmp_path)
+    for killed_in in ("mkdir", "write_text", "rename"):
+
+        def cut(path: Path, *_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(Path, killed_in, cut)
+            sets.take_network("two")
+        assert sets.network("two") is None
+    first, second = sets.take_network("two"), sets.take_network("own")
+    assert sets.network("two") == first != second == sets.network("own")
 
 
 @pytest.mark.parametrize(("uid", "missing", "told"), [
