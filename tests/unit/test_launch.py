@@ -314,7 +314,7 @@ def test_an_engine_that_ends_while_it_is_measured_is_red_by_its_own_error_alone(
         return
     with pytest.raises(LaunchError) as caught:
         watch.require_survived(dying)
-    assert str(caught.value).startswith("measuring engine-a")
+    assert "measuring engine-a" in str(caught.value)
     assert (caught.value.details["cause"], "the engine ended" in str(caught.value)) == (
         cause,
         cause not in ("import_error", "out_of_memory"),
