@@ -16,9 +16,9 @@ import pytest
 from draftgate import processes
 
 from tests.cache import REPO
-from tests.hosts import Hosts, NoHosts, Refused, base, sets
+from tests.hosts import Hosts, NoHosts, Refused, __main__, base, sets
 from tests.hosts.machine import Machine, groups
-from tests.hosts.network import run
+from tests.hosts.network import Network, run
 
 pytestmark = pytest.mark.timeout(900)  # the first one of a machine builds the base
 
@@ -185,8 +185,9 @@ def test_killed_while_it_takes_a_network_it_leaves_a_name_that_can_be_used(
             patch.setattr(Path, killed_in, cut)
             sets.take_network("two")
         assert sets.network("two") is None
-    first, second = sets.take_network("two"), sets.take_network("own")
-    assert sets.network("two") == first != second == sets.network("own")
+    monkeypatch.setattr(os.path, "exists", lambda path: path == "/sys/class/net/dghosts1")
+    taken = [sets.take_network(name) for name in ("two", "own")]
+    assert taken == [sets.network("two"), sets.network("own")] == [Network(0), Network(2)]
 
 
 @pytest.mark.parametrize(("uid", "missing", "told"), [
@@ -200,3 +201,13 @@ def test_a_machine_that_cannot_says_why_and_what_to_do(
     with pytest.raises(NoHosts, match=told) as caught:
         base.require()
     assert "DRAFTGATE_TEST_INVENTORY" in str(caught.value)
+
+
+def test_who_cannot_boot_hosts_installs_no_runtime_first(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(sys, "argv", ["hosts", "up", "two"])
+    monkeypatch.setattr(__main__, "engine", lambda: pytest.fail("installed"))
+    assert __main__.main() == 1
+    assert "Run it as root" in capsys.readouterr().err
