@@ -16,7 +16,7 @@ import requests
 from draftgate.journal import finished
 from draftgate.layout import SYSTEM_ROOT, Home
 
-from tests.e2e.installation import DEPLOY_SECONDS, START_SECONDS, Deployed, Done, Playbook, until
+from tests.e2e.installation import START_SECONDS, Deployed, Done, Playbook, until
 from tests.hosts import Host
 from tests.load import OK, Load, Tally
 
@@ -140,8 +140,8 @@ class Remote(Deployed):
         )
         return max([int(pid) for pid in shown.split()], default=0)
 
-    def wait_ended(self, seconds: float = DEPLOY_SECONDS) -> None:
-        """Until no switch is open and no job runs."""
+    def wait_ended(self, seconds: float = 2 * START_SECONDS) -> None:
+        """Until no switch is open and no job runs: a start and a restore away at most."""
         self._until(lambda: finished(self.journal()) and not self.job(), seconds, "its end")
 
     def wait_serving(self, seconds: float = START_SECONDS) -> None:
