@@ -37,6 +37,8 @@ def make_directory(path: str, mode: int = 0o755) -> None:
     except FileExistsError:
         if not os.path.isdir(path):
             raise
+    else:
+        fsync_directory(parent)  # or a power cut takes it, with the fsynced files in it
 
 
 def write_atomic(path: str, data: bytes, mode: int = 0o644) -> None:

@@ -19,7 +19,7 @@ Entry = Dict[str, Any]
 
 
 class Journal:
-    """Append-only; reading forgives one torn last line, because a kill can tear it.
+    """Append-only; reading forgives one torn last line, because a kill or a power cut can tear it.
 
     :param path: the file.
     :param clock: epoch seconds, for the entries' times (people read them; nothing decides by them).
@@ -39,9 +39,7 @@ class Journal:
                 raw = handle.read()
         except FileNotFoundError:
             return []
-        lines = raw.split(b"\n")
-        complete = lines[:-1]  # what follows the last newline was never finished
-        return [self._parse(number, line) for number, line in enumerate(complete, 1)]
+        return [self._parse(number, line) for number, line in enumerate(_finished(raw), 1)]
 
     def _parse(self, number: int, line: bytes) -> Entry:
         try:
@@ -65,6 +63,8 @@ class Journal:
         line = json.dumps(entry, sort_keys=True, allow_nan=False).encode("utf-8") + b"\n"
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
+            # Before the line, which vouches for it: "stopped" for the pointer that was taken away
+            fsync_directory(os.path.dirname(self.path))
             _drop_torn_line(descriptor)
             written = os.write(descriptor, line)
             if written != len(line):  # a full disk takes a part without an error
@@ -72,7 +72,6 @@ class Journal:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        fsync_directory(os.path.dirname(self.path))
         return entry
 
     def archive(self, directory: str) -> None:
@@ -90,10 +89,20 @@ class Journal:
 def _drop_torn_line(descriptor: int) -> None:
     """A kill in the middle of a write leaves half a line: the next entry must not be glued to it."""
     size = os.lseek(descriptor, 0, os.SEEK_END)
-    content = os.pread(descriptor, size, 0)
-    keep = content.rfind(b"\n") + 1
+    keep = sum(len(line) + 1 for line in _finished(os.pread(descriptor, size, 0)))
     if keep != size:
         os.ftruncate(descriptor, keep)
+        os.fsync(descriptor)  # or a power cut glues them: this page as it was, the next one as it will be
+
+
+def _finished(content: bytes) -> List[bytes]:
+    """The lines that were written to their end.
+
+    After a power cut a file can have its new size, and zeros for a page that had not reached the disk: the
+    last line then ends with a newline and is not whole. Neither JSON nor a person's editing has such a byte.
+    """
+    lines = content.split(b"\n")[:-1]  # what follows the last newline was never finished
+    return lines[:-1] if lines and b"\0" in lines[-1] else lines
 
 
 def last(entries: List[Entry], *states: str) -> Optional[Entry]:
