@@ -101,7 +101,7 @@ class Disk:
 
 
 def found(cut: Cut, root: int) -> Iterator[Tree]:
-    """Each name, and each file, as it was last fsynced or as it is; files torn in between too."""
+    """Each name, and each file, as it is or as it was last fsynced; or one file torn in between."""
     pending = [
         (folder, name)
         for folder, names in cut.now.items()
@@ -116,8 +116,11 @@ def found(cut: Cut, root: int) -> Iterator[Tree]:
         if not certain <= set(paths.values()):
             continue  # a rename is done or not: no file system loses both names
         contents = [_contents(cut, inode) for inode in paths.values()]
-        for chosen in itertools.product(*contents):
-            yield dict(zip(paths, chosen, strict=True))
+        for whole in itertools.product(*(some[:2] for some in contents)):
+            yield dict(zip(paths, whole, strict=True))
+        for place, some in zip(paths, contents, strict=True):
+            rest = dict(zip(paths, (other[0] for other in contents), strict=True))
+            yield from ({**rest, place: torn} for torn in some[2:])
 
 
 def _names(nodes: Nodes, folder: int) -> dict[str, int]:
@@ -139,7 +142,7 @@ def _paths(cut: Cut, folder: int, lost: set[tuple[int, str]], prefix: str = "") 
 
 
 def _contents(cut: Cut, inode: int) -> list[bytes]:
-    """The file on the disk, the file as it is, and what lies between: pages are written in any order."""
+    """The file as it is, as it is on the disk, and what lies between: pages are written in any order."""
     old = cut.durable.get(inode, b"")
     new = cut.now.get(inode, old)
     assert isinstance(old, bytes) and isinstance(new, bytes)
@@ -149,19 +152,30 @@ def _contents(cut: Cut, inode: int) -> list[bytes]:
     sized = old[: len(new)].ljust(len(new), b"\0")  # the new size, and none of the new pages
     ends = common + 1, (common + len(new)) // 2, len(new) - 1  # of a page
     torn = [(new[:end], new[:end] + sized[end:], sized[:end] + new[end:]) for end in ends]
-    return [old, new, sized, *itertools.chain(*torn)]
+    return [new, old, sized, *itertools.chain(*torn)]
 
 
 # The host boots
 
 
-def boots(home: Home, world: played.World, tree: Tree, cut: Cut) -> None:
-    """The files put into ``home``; what they say is whole and fits together; and recovery ends well."""
+def _boots(stage: Callable[[], tuple[Home, played.World]], on: played.Host, tree: Tree, cut: Cut) -> None:
+    home, world = stage()
+    on.furnish(world)
+    world.boot = "the next"
+    try:
+        _recovers(home, world, tree, cut.promised)
+    except Exception as exc:
+        exc.add_note(f"power cut before {cut.before}")
+        raise
+
+
+def _recovers(home: Home, world: played.World, tree: Tree, promised: dict[str, bytes]) -> None:
+    """The files put into ``home``: what they say is whole and fits together, and recovery ends well."""
     for name, content in tree.items():
         path = Path(home.path(name))
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-    for switch, lines in cut.promised.items():
+    for switch, lines in promised.items():
         assert any(content.startswith(lines) for content in tree.values()), f"a line of {switch} is lost"
     entries, active = log(home).entries(), host.read_active(home)
     by = active["switch"] if active else None
@@ -173,11 +187,10 @@ def boots(home: Home, world: played.World, tree: Tree, cut: Cut) -> None:
     for entry in written(home):
         assert "evidence" not in entry or entry["evidence"] in tree, "a verdict without its evidence"
         assert tree.get(f"secrets/{entry['by']}") == SECRET, "a switch without the secret that it needs"
-    world.boot = "the next"
     played.machine(home, world).settle()
     serving = host.read_active(home)
     assert world.up == ({host.service_name(serving["deployment"]["id"])} if serving else set())
-    must_serve = "first" in cut.promised and b"activated" in cut.promised["first"]
+    must_serve = b"activated" in promised.get("first", b"")
     stops = any(entry.get("on_failure") == "stop" for entry in entries)
     assert world.up or stops or not must_serve, "nothing serves though something did before"
     assert journal.finished(log(home).entries())
@@ -237,20 +250,16 @@ def test_a_power_cut_anywhere(
     else:
         disk.record(monkeypatch, switches)
     monkeypatch.setattr(os, "fsync", lambda _descriptor: None)
-    states = {
-        (frozenset(tree.items()), frozenset(cut.promised.items())): (tree, cut)
-        for cut in disk.cuts
-        for tree in found(cut, tmp_path.stat().st_ino)
-    }
-    assert len(states) > len(disk.cuts)
-    for tree, cut in states.values():
-        again, booted = stage()
-        on.furnish(booted)
-        try:
-            boots(again, booted, {path.partition("/")[2]: tree[path] for path in tree}, cut)
-        except Exception as exc:
-            exc.add_note(f"power cut before {cut.before}")
-            raise
+    seen = set()
+    for (
+        cut
+    ) in disk.cuts:  # in their order: a product that fsyncs too little ends here before the states are many
+        for tree in found(cut, tmp_path.stat().st_ino):
+            state = frozenset(tree.items()), frozenset(cut.promised.items())
+            if state not in seen:
+                seen.add(state)
+                _boots(stage, on, {path.partition("/")[2]: tree[path] for path in tree}, cut)
+    assert len(seen) > len(disk.cuts)
 
 
 def _measured(home: Home, opened: journal.Entry, verdict: str) -> tuple[str, dict[str, Any]]:
