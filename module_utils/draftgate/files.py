@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import stat
@@ -10,6 +11,11 @@ import tempfile
 from typing import Any, Callable, Dict
 
 from .errors import InputError
+
+
+def is_no_room(exc: BaseException) -> bool:
+    """Whether it is a full disk, or a quota that is used up."""
+    return isinstance(exc, OSError) and exc.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def fsync_directory(path: str) -> None:

@@ -8,7 +8,7 @@ import os
 from typing import Any, Callable, Dict, List, Optional
 
 from .errors import HostError
-from .files import fsync_directory, make_directory
+from .files import fsync_directory, is_no_room, make_directory
 
 PREPARED, PREVIOUS_STOPPED, STARTED, GATED = "prepared", "previous_stopped", "started", "gated"
 FAILED, FALLBACK = "failed", "fallback"
@@ -28,9 +28,10 @@ class Journal:
     def __init__(self, path: str, clock: Callable[[], float]) -> None:
         self.path = path
         self._clock = clock
+        self._unwritten: List[Entry] = []
 
     def entries(self) -> List[Entry]:
-        """All complete entries, oldest first; empty when there is no journal.
+        """All complete entries, oldest first, and what is kept for later; empty when there is no journal.
 
         :raises HostError: a line before the last is not JSON: somebody edited it.
         """
@@ -38,8 +39,8 @@ class Journal:
             with open(self.path, "rb") as handle:
                 raw = handle.read()
         except FileNotFoundError:
-            return []
-        return [self._parse(number, line) for number, line in enumerate(_finished(raw), 1)]
+            raw = b""
+        return [self._parse(number, line) for number, line in enumerate(_finished(raw), 1)] + self._unwritten
 
     def _parse(self, number: int, line: bytes) -> Entry:
         try:
@@ -58,7 +59,27 @@ class Journal:
 
         :raises OSError: it is not (no room): half a line stays behind, which reading and the next entry drop.
         """
-        entry: Entry = {"state": state, "time": round(self._clock(), 3), **fields}
+        while self._unwritten:
+            self._write(self._unwritten[0])
+            del self._unwritten[0]
+        entry = self._entry(state, fields)
+        self._write(entry)
+        return entry
+
+    def append_or_keep(self, state: str, **fields: Any) -> None:
+        """The same on a full disk: then the entry counts for this process, and is written before its next."""
+        entry = self._entry(state, fields)
+        try:
+            self.append(state, **fields)
+        except OSError as exc:
+            if not is_no_room(exc):
+                raise
+            self._unwritten.append(entry)
+
+    def _entry(self, state: str, fields: Dict[str, Any]) -> Entry:
+        return {"state": state, "time": round(self._clock(), 3), **fields}
+
+    def _write(self, entry: Entry) -> None:
         make_directory(os.path.dirname(self.path))
         line = json.dumps(entry, sort_keys=True, allow_nan=False).encode("utf-8") + b"\n"
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
@@ -72,7 +93,6 @@ class Journal:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        return entry
 
     def archive(self, directory: str) -> None:
         """Move a finished journal out of the way, under its switch's name."""

@@ -6,7 +6,6 @@ started again with the same attempt it goes on where its journal ends.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import signal
@@ -22,7 +21,7 @@ from .backend.base import Backend
 from .clocks import Clocks
 from .engine_client import client_for
 from .errors import DraftgateError, HostError, InputError, LaunchError, TimeLimitError
-from .files import make_directory, read_json, write_atomic, write_json
+from .files import is_no_room, make_directory, read_json, write_atomic, write_json
 from .front import Front, front_of
 from .journal import (
     ACTIVATED,
@@ -60,7 +59,6 @@ _LOOKS = 3
 _HANGS_SECONDS = 30.0
 """How long an engine that answered once may give no answer before it is started again."""
 STOP_TIME_LIMIT = 60.0
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _ROOM_BYTES = 1 << 18
 """More than one line of the journal: evidence and the result are written too."""
 _ROOM_SECONDS = 2.0
@@ -144,16 +142,28 @@ class Switch:
             limit = entries[0]["time_limit"]
             self._failed("time_limit", f"the time limit of {limit:.0f} s passed during {action.name}")
         except LaunchError as exc:
-            path = judge.record_launch_failure(self.home, entries[0], exc, self.clocks.now())
-            self._failed("launch", str(exc), error=exc.as_dict(), evidence=path)
+            self._failed("launch", str(exc), error=exc.as_dict(), evidence=self._recorded(entries[0], exc))
         except DraftgateError as exc:
             self._failed("error", str(exc), error=exc.as_dict())
         except Exception as exc:  # noqa: BLE001 - whatever it is, what served before has to come back
+            if is_no_room(exc):
+                self._failed("error", f"there is no room on the disk of {self.home.root}")
+                return
             traceback.print_exc()
             self._failed("error", f"{action.name} ended with {type(exc).__name__}: {exc}")
 
+    def _recorded(self, opened: Entry, exc: LaunchError) -> Optional[str]:
+        """The evidence of a candidate that did not come up, where there is room for it."""
+        try:
+            return judge.record_launch_failure(self.home, opened, exc, self.clocks.now())
+        except OSError as full:
+            if not is_no_room(full):
+                raise
+            return None
+
     def _failed(self, cause: str, reason: str, **fields: Any) -> None:
-        self.journal.append(FAILED, cause=cause, reason=reason, **fields)
+        """What served before comes back at once, whether there is room for the line or not."""
+        self.journal.append_or_keep(FAILED, cause=cause, reason=reason, **fields)
 
     @contextmanager
     def _deadline(self, seconds: float) -> Iterator[None]:
@@ -561,7 +571,7 @@ def run(switch: Switch) -> int:
     """The job's body: lock, converge, write the result, give the exit code.
 
     An end with an open journal is no verdict: the job's manager starts it again, and it goes on. A full disk
-    is no end: no line could be written of what is done about it.
+    is no end: what served is back, and the lines that say so wait for room.
     """
     while True:
         try:
@@ -569,7 +579,7 @@ def run(switch: Switch) -> int:
             write_json(result_path(switch.home), result)
             return int(result["exit"])
         except OSError as exc:
-            if exc.errno not in _NO_ROOM:
+            if not is_no_room(exc):
                 raise
             _wait_for_room(switch)
 
@@ -586,7 +596,7 @@ def _ended(switch: Switch) -> Dict[str, Any]:
         with exclusive(home, f"attempt {attempt}, pid {os.getpid()}", switch.clocks, limit):
             return converge(switch, wish)
     except Exception as exc:  # who waits needs a result, whatever happened
-        if isinstance(exc, OSError) and exc.errno in _NO_ROOM:
+        if is_no_room(exc):
             raise
         traceback.print_exc()
         error = exc.as_dict() if isinstance(exc, DraftgateError) else None
@@ -597,13 +607,9 @@ def _ended(switch: Switch) -> Dict[str, Any]:
 
 
 def _wait_for_room(switch: Switch) -> None:
-    """Until the disk has room, or the time is up: then what served is brought back without a line."""
     sys.stderr.write(f"There is no room on the disk of {switch.home.root}: waiting for it.\n")
-    entries, clocks = switch.journal.entries(), switch.clocks
-    remaining = 0.0 if finished(entries) else entries[0]["deadline"] - clocks.boottime()
-    end = clocks.boottime() + remaining if remaining > 0 else float("inf")
-    while clocks.boottime() < end and not _has_room(switch.home):
-        clocks.sleep(_ROOM_SECONDS)
+    while not _has_room(switch.home):
+        switch.clocks.sleep(_ROOM_SECONDS)
 
 
 def _has_room(home: Home) -> bool:

@@ -689,7 +689,7 @@ def test_a_bug_or_a_full_disk_brings_back_what_served(
 
     monkeypatch.setattr(journal.Journal, "append", full)
     result = converged(home, world, "second", wish(home, num_speculative_tokens=5))
-    assert result["ended"] == journal.RESTORED and "No space left" in result["reason"]
+    assert result["ended"] == journal.RESTORED and "no room on the disk" in result["reason"]
     assert world.up == {host.service_name(before)}
 
 
@@ -712,7 +712,7 @@ class FullDisk:
         """``write`` on this disk; the moment is its own, or the state of the journal's new line."""
 
         def tried(*arguments: Any, **fields: Any) -> Any:
-            if self.at == (moment or arguments[1]) and self.until is None:
+            if self.at == (moment or arguments[1]["state"]) and self.until is None:
                 self.until = self.world.seconds + self.lasts
             if not self.has_room():
                 raise OSError(28, "No space left on device")
@@ -721,25 +721,33 @@ class FullDisk:
         return tried
 
 
-@pytest.mark.parametrize(("seconds", "ended"), [(18, journal.ACTIVATED), (18000, journal.RESTORED)])
+@pytest.mark.parametrize("seconds", [18, 18000])
 @pytest.mark.parametrize(
-    "moment", [journal.PREVIOUS_STOPPED, journal.STARTED, journal.GATED, "pointer", journal.ACTIVATED, "end"]
+    "moment",
+    [
+        journal.PREPARED,
+        journal.PREVIOUS_STOPPED,
+        journal.STARTED,
+        journal.GATED,
+        "pointer",
+        journal.ACTIVATED,
+        "end",
+    ],
 )
 @pytest.mark.parametrize("on", [ROOM_FOR_ONE, ROOM_FOR_TWO], ids=["in place", "side by side"])
-def test_a_full_disk_is_waited_for_and_what_served_is_back_when_the_time_is_up(
+def test_on_a_full_disk_what_served_is_back_at_once_and_the_journal_follows(
     stage: Callable[[], tuple[Home, World]],
     monkeypatch: pytest.MonkeyPatch,
     on: Host,
     moment: str,
     seconds: float,
-    ended: str,
 ) -> None:
     home, world = stage()
     on.furnish(world)
     before = host.service_name(first(home, world))
     files.write_json(home.wish, {**wish(home, num_speculative_tokens=5), "attempt": "second"})
     disk = FullDisk(world, moment, seconds)
-    monkeypatch.setattr(journal.Journal, "append", disk.written(journal.Journal.append))
+    monkeypatch.setattr(journal.Journal, "_write", disk.written(journal.Journal._write))
     monkeypatch.setattr(host, "write_active", disk.written(host.write_active, "pointer"))
     monkeypatch.setattr(switch, "write_json", disk.written(files.write_json, "end"))
     monkeypatch.setattr(switch, "_has_room", disk.has_room)
@@ -747,12 +755,16 @@ def test_a_full_disk_is_waited_for_and_what_served_is_back_when_the_time_is_up(
     job.clocks = replace(job.clocks, sleep=disk.sleep)
     assert switch.run(job) in verdicts.VERDICT_EXIT_CODES
     told = files.read_json(verdicts.result_path(home), "reading the result")
-    # Once it is gated, the candidate serves; and beside another nothing has to be stopped.
-    gated = moment in ("pointer", journal.ACTIVATED, "end")
-    never = on is ROOM_FOR_TWO and moment == journal.PREVIOUS_STOPPED
-    assert told["ended"] == (journal.ACTIVATED if gated or never else ended)
-    if told["ended"] == journal.RESTORED:
-        assert world.up == {before} and frozenset({before}) in disk.seen, "what served waits for no line"
+    # Before the first line nothing is touched; once it is gated, the candidate serves.
+    untouched = moment == journal.PREPARED or (on is ROOM_FOR_TWO and moment == journal.PREVIOUS_STOPPED)
+    if untouched or moment in ("pointer", journal.ACTIVATED, "end"):
+        assert told["ended"] == journal.ACTIVATED
+        assert not untouched or disk.seen <= {frozenset({before})}
+    else:
+        assert told["ended"] == journal.RESTORED and "no room on the disk" in told["reason"]
+        assert world.up == {before} and disk.seen == {frozenset({before})}, "it does not wait for a line"
+        states = [entry["state"] for entry in job.journal.entries()]
+        assert states[-2:] == [journal.FAILED, journal.RESTORED]
 
 
 def test_no_verdict_is_an_exception_that_nobody_caught() -> None:
