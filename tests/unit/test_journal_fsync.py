@@ -179,9 +179,9 @@ def _recovers(home: Home, world: played.World, tree: Tree, promised: dict[str, b
         assert any(content.startswith(lines) for content in tree.values()), f"a line of {switch} is lost"
     entries, active = log(home).entries(), host.read_active(home)
     by = active["switch"] if active else None
-    ended = entries[-1]["state"] if entries else None
-    assert ended != journal.ACTIVATED or by == entries[0]["switch"], "activated, and the pointer is another's"
-    assert ended != journal.STOPPED or not active, "stopped, and this boot starts it"
+    state = entries[-1]["state"] if entries else None
+    assert state != journal.ACTIVATED or by == entries[0]["switch"], "activated, and the pointer is another's"
+    assert state != journal.STOPPED or not active, "stopped, and this boot starts it"
     passed = [entry for entry in written(home) if entry.get("verdict") == "pass" or "deployment" in entry]
     assert by in {entry["by"] for entry in passed} | {None}, "activated, and nothing says that it passed"
     for entry in written(home):
@@ -193,7 +193,11 @@ def _recovers(home: Home, world: played.World, tree: Tree, promised: dict[str, b
     must_serve = b"activated" in promised.get("first", b"")
     stops = any(entry.get("on_failure") == "stop" for entry in entries)
     assert world.up or stops or not must_serve, "nothing serves though something did before"
-    assert journal.finished(log(home).entries())
+    ended = log(home).entries()
+    told = serving["deployment"]["release"] if serving else None
+    assert journal.finished(ended) and (stops or not ended or ended[-1]["serving"] == told), (
+        "it tells another end"
+    )
 
 
 def log(home: Home) -> Journal:
