@@ -119,6 +119,8 @@ def _trouble(entries: List[Entry], observed: Observed) -> Optional[Action]:
 
 def _after(trouble: Action, entries: List[Entry], opened: Entry, observed: Observed) -> Action:
     """Restore, unless the operator wished something else for a candidate that was measured and refused."""
+    if opened["on_failure"] == "stop" and opened["previous"] and observed.active is None:
+        return Action(STOP_ALL, trouble.reason, trouble.cause)  # begun: the pointer has been taken away
     if trouble.cause not in ("gate", "launch") or observed.boot_id != opened["boot_id"]:
         return trouble
     if opened["on_failure"] == "stop":
