@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import Any, Dict, Iterable, List
+from typing import Any, Dict, Iterable, List, Mapping
 
-from . import host
+from . import front, host
 from .backend.base import Backend
+from .clocks import Clocks
 from .errors import HostError
+from .files import read_json
+from .gateway import Gateway
+from .gateway_server import Nginx
+from .journal import Journal, finished
 from .layout import Home
+from .spec import deployment
+from .status import SWITCH_JOB
 
 CACHES = ("cache", "models", "runtimes")
 """What a teardown keeps unless asked: expensive to make again, of no effect by itself."""
@@ -27,7 +34,7 @@ def absent(home: Home, backend: Backend, purge: bool, check: bool) -> Dict[str, 
     """
     if not os.path.isdir(home.root):
         return {"changed": False, "kept": []}
-    names = sorted(os.listdir(home.root))
+    names = _names(home)
     strange = [name for name in names if name not in (*OURS, *CACHES)]
     if strange and not os.path.isdir(home.path("state")) and not os.path.islink(home.agent_current):
         raise HostError(
@@ -36,14 +43,28 @@ def absent(home: Home, backend: Backend, purge: bool, check: bool) -> Dict[str, 
             "a draftgate_home that a deploy has made",
             "Nothing was removed. Set draftgate_home to the installation's directory.",
         )
-    doomed = [name for name in names if name in OURS or (purge and name in CACHES)]
-    kept = [home.path(name) for name in names if name not in doomed]
-    if not check and doomed:
-        backend.shutdown()
-        remove(home.path(name) for name in doomed)
+    ours = (*OURS, *CACHES) if purge else OURS
+    changed = any(name in ours for name in names)
+    if changed and not check:
+        _stop(home, backend)
+        names = _names(home)  # only now: what ran until now has written too
+        remove(home.path(name) for name in names if name in ours)
         if not os.listdir(home.root) and not os.path.islink(home.root):
             os.rmdir(home.root)
-    return {"changed": bool(doomed), "kept": kept}
+    return {"changed": changed, "kept": [home.path(name) for name in names if name not in ours]}
+
+
+def _names(home: Home) -> List[str]:
+    return sorted(os.listdir(home.root)) if os.path.isdir(home.root) else []
+
+
+def _stop(home: Home, backend: Backend) -> None:
+    """The switch first: it would start engines again, and lead the front and write its record again."""
+    backend.remove_job(SWITCH_JOB)
+    stored = front.read(home)
+    if stored:
+        Gateway(home, Nginx.of(stored["nginx"])).absent(check=False)
+    backend.shutdown()
 
 
 def remove(paths: Iterable[str]) -> None:
@@ -58,10 +79,10 @@ def remove(paths: Iterable[str]) -> None:
 def pruned(home: Home, keep: int, check: bool) -> Dict[str, Any]:
     """Remove what nothing refers to any more, beyond the ``keep`` newest releases.
 
-    The active and the previous release, their secrets, the agent in use and all evidence stay.
+    The active and the previous release, those of an open switch and of the last wish, their secrets, the
+    agent in use and all evidence stay.
     """
-    active = host.read_active(home) or {}
-    needed = [part for part in (active.get("deployment"), active.get("previous")) if part]
+    needed = _needed(home)
     releases = {deployed["release"] for deployed in needed}
     secrets = {
         os.path.basename(home.secret(name, value))
@@ -79,6 +100,22 @@ def pruned(home: Home, keep: int, check: bool) -> Dict[str, Any]:
     if not check:
         remove(doomed)
     return {"changed": bool(doomed), "removed": [os.path.relpath(path, home.root) for path in doomed]}
+
+
+def _needed(home: Home) -> List[Mapping[str, Any]]:
+    """The deployments that may be started yet.
+
+    Read in the order in which a deployment passes: one that moves on meanwhile is seen at its next place.
+    """
+    found: List[Any] = []
+    if os.path.exists(home.wish):
+        found.append(deployment(read_json(home.wish, "reading the last wish")["spec"]))
+    entries = Journal(home.journal, Clocks().now).entries()
+    if not finished(entries):
+        found += [entries[0].get(part) for part in ("candidate", "fallback", "previous")]
+    active = host.read_active(home) or {}
+    found += [active.get("deployment"), active.get("previous")]
+    return [deployed for deployed in found if deployed]
 
 
 def _beyond(directory: str, keep: int, needed: Iterable[str]) -> List[str]:

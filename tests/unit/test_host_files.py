@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from draftgate import agent, files, host, journal, progress, removal
+from draftgate import agent, files, front, host, journal, processes, progress, removal, spec
 from draftgate.errors import HostError, InputError
 from draftgate.layout import Home
 from draftgate.options import checked, seconds_of
@@ -110,13 +110,40 @@ def test_removal_touches_only_an_installation(tmp_path: Path) -> None:
     (tmp_path / "photos" / "logs").mkdir(parents=True)
     (tmp_path / "photos" / "beach.jpg").touch()
     gone: list[str] = []
-    manager: Any = SimpleNamespace(shutdown=lambda: gone.append("manager"))
+    manager: Any = SimpleNamespace(shutdown=lambda: gone.append("manager"), remove_job=gone.append)
     with pytest.raises(HostError, match=r"beach\.jpg"):
         removal.absent(home, manager, purge=True, check=False)
     (tmp_path / "photos" / "state").mkdir()
     result = removal.absent(home, manager, purge=True, check=False)
     assert os.listdir(home.root) == ["beach.jpg"] and result["kept"] == [home.path("beach.jpg")]
-    assert gone == ["manager"]
+    assert gone == ["switch", "manager"]
+
+
+def test_what_runs_until_it_is_stopped_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The switch's job leads the front and records its candidate until it is stopped, an engine logs."""
+    home = Home(str(tmp_path / "home"))
+    order: list[str] = []
+    nginx = {"command": ["/nowhere/nginx"], "configuration": str(tmp_path), "state": str(tmp_path / "front")}
+    led = tmp_path / "front" / processes.home_digest(home.root)
+    files.write_json(home.front, {"nginx": nginx, "settings": {}})
+
+    def job_ends(_name: str) -> None:
+        order.append("job")
+        files.write_json(os.path.join(home.evidence("r1"), "1.json"), {})
+        front.lead(str(led), "8001")
+
+    def manager_ends() -> None:
+        order.append(f"manager, front {'there' if led.exists() else 'gone'}")
+        files.write_atomic(home.path("logs", "engine.log"), b"bye")
+
+    manager: Any = SimpleNamespace(shutdown=manager_ends, remove_job=job_ends)
+    assert removal.absent(home, manager, purge=False, check=True) == {"changed": True, "kept": []}
+    assert order == [] and os.path.exists(home.front)
+    removal.absent(home, manager, purge=False, check=False)
+    assert order == ["job", "manager, front gone"]
+    assert not os.path.exists(home.root) and not (tmp_path / "front").exists()
 
 
 def test_pruning_keeps_what_is_needed(tmp_path: Path) -> None:
@@ -141,6 +168,34 @@ def test_pruning_keeps_what_is_needed(tmp_path: Path) -> None:
     removal.pruned(home, 2, check=False)
     assert sorted(os.listdir(tmp_path / "releases")) == ["r0", "r1", "r8", "r9"]
     assert sorted(os.listdir(home.secrets)) == kept
+
+
+def _deployment(home: Home, key: str, **serve: Any) -> dict[str, Any]:
+    place = {"home": home.root, "secrets": {"VLLM_API_KEY": key * 64}}
+    return spec.deployment({"serve": {"drafter": {}, **serve}, "place": place, "gate": {}})
+
+
+@pytest.mark.parametrize("end", [None, "activated"], ids=["open", "finished"])
+def test_pruning_keeps_what_a_switch_may_start_yet(tmp_path: Path, end: str | None) -> None:
+    """Another controller's switch: its wish is written, its candidate runs or is about to."""
+    home = Home(str(tmp_path))
+    wished, candidate = _deployment(home, "a", args={"a": 1}), _deployment(home, "b", args={"b": 1})
+    fallback = spec.without_speculation(candidate)
+    files.write_json(home.wish, {"spec": {part: wished[part] for part in spec.PARTS}})
+    opened = journal.Journal(home.journal, lambda: 1.0)
+    opened.append("prepared", candidate=candidate, fallback=fallback, previous=None)
+    if end:
+        opened.append(end)
+    parts: dict[str, list[str]] = {}
+    for name, deployed in (("wished", wished), ("candidate", candidate), ("fallback", fallback)):
+        secret = home.secret("VLLM_API_KEY", deployed["place"]["secrets"]["VLLM_API_KEY"])
+        environment = os.path.join(home.secrets, f"engine-{deployed['id']}.env")
+        parts[name] = [secret, environment, home.release_spec(deployed["release"])]
+        for path in parts[name]:
+            files.write_json(path, {})
+    removal.pruned(home, 0, check=False)
+    left = {name for name, paths in parts.items() if all(map(os.path.exists, paths))}
+    assert left == ({"wished"} if end else {"wished", "candidate", "fallback"})
 
 
 @pytest.mark.parametrize(("value", "meant"), [("false", False), ("no", False), (True, True), ("true", True)])
