@@ -37,7 +37,7 @@ _RANGES: Dict[str, Tuple[float, float, str]] = {
     "acceptance_max_regression": (0.0, 1.0, "a share from 0 to 1"),
 }
 # What a busy server or a rerun can cure is inconclusive; the others say that the engine is broken.
-_CURABLE = frozenset({"DG823", "DG827", "DG701", "DG702", "DG707", "DG708"})
+CURABLE = frozenset({"DG823", "DG827", "DG701", "DG702", "DG707", "DG708"})
 _LEAST_WORKLOAD_DRAFTS = 20
 
 
@@ -119,7 +119,7 @@ def decide(
     limits = validate_thresholds(thresholds)
     unmeasured = measurement.get("problem")
     if unmeasured:
-        verdict = INCONCLUSIVE if unmeasured["code"] in _CURABLE else FAIL
+        verdict = INCONCLUSIVE if unmeasured["code"] in CURABLE else FAIL
         return Decision(verdict, [{**unmeasured, "message": f"{UNMEASURED}: {unmeasured['message']}"}])
     notes = list(_notes(measurement, limits, reference))
     if not measurement.get("num_speculative_tokens"):

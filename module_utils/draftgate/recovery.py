@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Dict, FrozenSet, List, Mapping, Optional
 
+from .decision import CURABLE, FAIL
 from .journal import (
     ACTIVATED,
     FAILED,
@@ -112,9 +113,23 @@ def _trouble(entries: List[Entry], observed: Observed) -> Optional[Action]:
         return Action(RESTORE, gated["reason"], "gate")
     if observed.attempt != opened["switch"]:
         return Action(RESTORE, "the switch was interrupted and its job is gone", "interrupted")
+    if _undone(entries, observed):
+        return Action(RESTORE, "what served before serves again, and the line that says why is lost", "error")
     if observed.boottime >= opened["deadline"] and not gated:
         return Action(RESTORE, f"the time limit of {opened['time_limit']:.0f} s passed", "time_limit")
     return None
+
+
+def _undone(entries: List[Entry], observed: Observed) -> bool:
+    """Whether a job restored on a full disk and was killed before the line about it had room."""
+    opened, previous = entries[0], entries[0]["previous"]
+    stopped = opened.get("strategy") != SIDE_BY_SIDE and entries[-1]["state"] != PREPARED
+    return bool(
+        stopped
+        and previous
+        and previous["id"] in observed.running
+        and opened["candidate"]["id"] not in observed.running
+    )
 
 
 def _after(trouble: Action, entries: List[Entry], opened: Entry, observed: Observed) -> Action:
@@ -123,6 +138,8 @@ def _after(trouble: Action, entries: List[Entry], opened: Entry, observed: Obser
         return Action(STOP_ALL, trouble.reason, trouble.cause)  # begun: the pointer has been taken away
     if trouble.cause not in ("gate", "launch") or observed.boot_id != opened["boot_id"]:
         return trouble
+    if opened["previous"] and not _proven_bad(entries):
+        return trouble  # a stolen port or somebody else's traffic is no reason to give up what was proven
     if opened["on_failure"] == "stop":
         return Action(STOP_ALL, trouble.reason, trouble.cause)
     if opened["on_failure"] == "fallback" and opened.get("fallback"):
@@ -130,6 +147,13 @@ def _after(trouble: Action, entries: List[Entry], opened: Entry, observed: Obser
         name = START_FALLBACK if fallback is None else ACTIVATE
         return Action(name, trouble.reason, trouble.cause)
     return trouble
+
+
+def _proven_bad(entries: List[Entry]) -> bool:
+    gated, failed = last(entries, GATED), last(entries, FAILED)
+    if gated:
+        return bool(gated["verdict"] == FAIL)
+    return ((failed or {}).get("error") or {}).get("code") not in CURABLE
 
 
 def _forward(entries: List[Entry], observed: Observed) -> Action:

@@ -269,14 +269,17 @@ class Switch:
                 "previous": previous,
                 "fallback_of": opened["candidate"]["release"] if fallback else None,
                 "switch": opened["switch"],
+                "time_limit": opened["time_limit"],
             },
         )
         self._finish(entries, action)
 
     def _still_answers(self, deployed: Deployment) -> bool:
         """Looked at once more before clients are led to it, for what happened since its last answer."""
+        name = host.service_name(deployed["id"])
         for _look in range(_LOOKS):
-            if host.answers(self.home, deployed):
+            # its own process: what served before may answer at the same port again
+            if self.backend.state(name).status == "running" and host.answers(self.home, deployed):
                 return True
             self.clocks.sleep(2.0)
         return False
@@ -306,7 +309,7 @@ class Switch:
             else:
                 self._close_front()
                 self._stop_others(fallback["id"])
-            self._start(fallback, self.clocks.boottime() + RESTORE_TIME_LIMIT)
+            self._start(fallback, self.clocks.boottime() + max(RESTORE_TIME_LIMIT, opened["time_limit"]))
         except DraftgateError as exc:
             self._failed("fallback", f"{action.reason}; and without speculation: {exc}", error=exc.as_dict())
             return
@@ -340,7 +343,7 @@ class Switch:
         for attempt in range(RESTORE_ATTEMPTS):
             self.progress("restore", attempt, RESTORE_ATTEMPTS, f"starting release {deployed['release']}")
             try:
-                self._start(deployed, self.clocks.boottime() + RESTORE_TIME_LIMIT)
+                self._start(deployed, self.clocks.boottime() + self._patience(deployed))
                 return ""
             except DraftgateError as exc:
                 problem = f"release {deployed['release']} did not come back: {exc}"
@@ -351,7 +354,7 @@ class Switch:
     def _lead_away_from_the_candidate(self, previous: Optional[Deployment]) -> None:
         """Before it is stopped. A front that refuses is told at the end of the restore, which goes on."""
         with suppress(DraftgateError):
-            if previous and self.backend.state(host.service_name(previous["id"])).status == "running":
+            if previous and host.answers(self.home, previous):
                 self.front.open(previous["place"]["port"])
             else:
                 self._close_front()
@@ -380,7 +383,7 @@ class Switch:
     def _start_active(self, _entries: List[Entry], _action: recovery.Action) -> None:
         active = host.read_active(self.home)
         if active is not None:
-            self._start(active["deployment"], self.clocks.boottime() + RESTORE_TIME_LIMIT)
+            self._start(active["deployment"], self.clocks.boottime() + self._patience(active["deployment"]))
 
     def revive(self) -> None:
         """Make the activated release answer: one that loads is waited for, one that hangs is started again.
@@ -391,15 +394,22 @@ class Switch:
         if active is None or host.answers(self.home, active["deployment"]):
             return
         deployed = active["deployment"]
-        name = host.service_name(deployed["id"])
-        since = self.backend.state(name).since
-        may_load = since is not None and since > active["activated"]  # an older process has answered before
-        patience = RESTORE_TIME_LIMIT - (self.clocks.now() - since) if since and may_load else _HANGS_SECONDS
         try:
-            self._start(deployed, self.clocks.boottime() + max(0.0, patience))
+            self._start(deployed, self.clocks.boottime() + self._patience(deployed))
         except LaunchError:
-            self.backend.stop(name, STOP_TIME_LIMIT)
-            self._start(deployed, self.clocks.boottime() + RESTORE_TIME_LIMIT)
+            self.backend.stop(host.service_name(deployed["id"]), STOP_TIME_LIMIT)
+            self._start(deployed, self.clocks.boottime() + self._patience(deployed))
+
+    def _patience(self, deployed: Deployment) -> float:
+        """Seconds to wait until a proven release answers: as long as it may load, less if it has answered."""
+        active = host.read_active(self.home) or {}
+        limit = max(RESTORE_TIME_LIMIT, active.get("time_limit") or 0.0)
+        state = self.backend.state(host.service_name(deployed["id"]))
+        if state.status != "running":
+            return limit
+        if state.since is None or state.since <= active.get("activated", 0.0):
+            return _HANGS_SECONDS  # it has answered before: it does not load
+        return max(_HANGS_SECONDS, limit - (self.clocks.now() - state.since))
 
     def _stop_strays(self, _entries: List[Entry], _action: recovery.Action) -> None:
         active = host.read_active(self.home)
@@ -511,7 +521,7 @@ def converge(switch: Switch, wish: Mapping[str, Any]) -> Dict[str, Any]:
     """
     entries = switch.journal.entries()
     resumed = bool(entries) and entries[0].get("switch") == switch.attempt
-    acted = switch.settle()
+    acted = _settled(switch, wish)
     if not resumed:
         if wish["attempt"] != switch.attempt:
             raise InputError("reading the wish", f"it is of attempt {wish['attempt']}", switch.attempt)
@@ -526,6 +536,20 @@ def converge(switch: Switch, wish: Mapping[str, Any]) -> Dict[str, Any]:
         switch.open(wish, plan)
         switch.walk()
     return result_of(switch.journal.entries(), switch.attempt)
+
+
+def _settled(switch: Switch, wish: Mapping[str, Any]) -> bool:
+    """See :meth:`Switch.settle`. A release that cannot start any more does not block what replaces it."""
+    try:
+        return switch.settle()
+    except LaunchError:
+        active = host.read_active(switch.home)
+        wished = deployment(host.seated(switch.home, wish["spec"]))
+        if active is None or active["deployment"]["id"] == wished["id"]:
+            raise
+        traceback.print_exc()
+        switch.backend.stop(host.service_name(active["deployment"]["id"]), STOP_TIME_LIMIT)
+        return True
 
 
 def _plan(switch: Switch, wish: Mapping[str, Any]) -> Tuple[Facts, Plan]:

@@ -532,17 +532,22 @@ def test_a_candidate_that_hangs_after_its_gate_is_never_shown_to_a_client(
 
 
 @pytest.mark.parametrize(
-    ("began", "patience"),
-    [(-600.0, 30.0), (-5.0, 30.0), (100.0, 800.0)],
-    ids=["it answered", "it answered a moment ago", "its manager started it again 100 s ago"],
+    ("began", "limit", "patience"),
+    [(-600.0, 100.0, 30.0), (-5.0, 7200.0, 30.0), (100.0, 100.0, 800.0), (100.0, 7200.0, 7100.0)],
+    ids=["it answered", "a moment ago", "started again 100 s ago", "and it may load for two hours"],
 )
 def test_what_answered_before_is_not_waited_for_as_if_it_loaded(
-    stage: Callable[[], tuple[Home, World]], monkeypatch: pytest.MonkeyPatch, began: float, patience: float
+    stage: Callable[[], tuple[Home, World]],
+    monkeypatch: pytest.MonkeyPatch,
+    began: float,
+    limit: float,
+    patience: float,
 ) -> None:
     home, world = stage()
     name = host.service_name(first(home, world))
     active = host.read_active(home)
     assert active
+    files.write_json(home.active, {**active, "time_limit": limit})
     world.hung = {name}
     world.seconds = active["activated"] + 200
     state = ServiceState("running", pid=1, start_ticks=1, since=active["activated"] + began)
@@ -691,6 +696,80 @@ def test_a_bug_or_a_full_disk_brings_back_what_served(
     result = converged(home, world, "second", wish(home, num_speculative_tokens=5))
     assert result["ended"] == journal.RESTORED and "no room on the disk" in result["reason"]
     assert world.up == {host.service_name(before)}
+
+
+@pytest.mark.parametrize("on", [NO_FRONT, ROOM_FOR_ONE, ROOM_FOR_TWO], ids=["no front", "one", "two"])
+def test_a_release_that_cannot_start_any_more_does_not_block_the_next(
+    stage: Callable[[], tuple[Home, World]], on: Host
+) -> None:
+    home, world = stage()
+    on.furnish(world)
+    broken = host.service_name(first(home, world))
+    world.up.clear()
+    world.launch_error = {broken}
+    with pytest.raises(LaunchError):  # the same wish again is this very release: its own error is the answer
+        converged(home, world, "again", wish(home))
+    result = converged(home, world, "second", wish(home, num_speculative_tokens=5))
+    assert result["ended"] == journal.ACTIVATED and broken not in world.up
+
+
+@pytest.mark.parametrize("on_failure", ["stop", "fallback"])
+@pytest.mark.parametrize("code", ["inconclusive", "DG701", "DG704"])
+def test_what_was_proven_is_given_up_only_for_what_is_proven_bad(
+    stage: Callable[[], tuple[Home, World]], monkeypatch: pytest.MonkeyPatch, code: str, on_failure: str
+) -> None:
+    home, world = stage()
+    ROOM_FOR_TWO.furnish(world)
+    before = host.service_name(first(home, world))
+    wished = wish(home, num_speculative_tokens=5)
+    wished["options"]["on_failure"] = on_failure
+    world.verdict = "inconclusive"
+    bad = host.service_name(spec.deployment(aside(wished, True))["id"])
+    ready = launch.wait_ready
+
+    def refuses(client: Any, backend: Any, name: str, **rest: Any) -> Any:
+        if name == bad and code != "inconclusive":
+            raise LaunchError("starting", "it does not", code=code)
+        return ready(client, backend, name, **rest)
+
+    monkeypatch.setattr(launch, "wait_ready", refuses)
+    result = converged(home, world, "second", wished)
+    if code == "DG704":  # a wrong argument stays wrong
+        assert result["ended"] == (journal.STOPPED if on_failure == "stop" else journal.ACTIVATED)
+    else:
+        assert result["ended"] == journal.RESTORED and world.up == {before}
+
+
+@pytest.mark.parametrize("moment", [journal.STARTED, journal.GATED])
+def test_a_restore_whose_line_was_lost_is_not_taken_forward(
+    stage: Callable[[], tuple[Home, World]], monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """A full disk, so that what served is back without a line; then the job is killed, and there is room."""
+    home, world = stage()
+    ROOM_FOR_ONE.furnish(world)
+    before = host.service_name(first(home, world))
+    monkeypatch.setattr(  # whoever has the port says that it is healthy
+        host, "answers", lambda _home, seen: any(world.ports[up] == seen["place"]["port"] for up in world.up)
+    )
+    with monkeypatch.context() as full:
+        disk = FullDisk(world, journal.FAILED, 1e9)
+        full.setattr(journal.Journal, "_write", disk.written(journal.Journal._write))
+        broken = {journal.STARTED: (judge, "gate_candidate"), journal.GATED: (PlayedFront, "open")}[moment]
+        real = getattr(*broken)
+
+        def fails(*arguments: Any) -> Any:
+            if disk.until is None:
+                raise HostError("doing it", "it does not work")
+            return real(*arguments)
+
+        full.setattr(*broken, fails)
+        with pytest.raises(OSError):
+            converged(home, world, "second", wish(home, num_speculative_tokens=5))
+    assert (
+        world.up == {before} and journal.Journal(home.journal, lambda: 0.0).entries()[-1]["state"] == moment
+    )
+    result = converged(home, world, "second", wish(home, num_speculative_tokens=5))
+    assert result["ended"] == journal.RESTORED and world.up == {before}
 
 
 class FullDisk:
