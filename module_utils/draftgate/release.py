@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 from . import agent as host_agent
 from . import effective_config, gateway, host, jobs, options, removal, spec, status
 from .backend import choose, engine_user, require_reachable
-from .backend.base import Backend
+from .backend.base import Backend, JobState
 from .canonical import digest
 from .clocks import Clocks
 from .engine_client import validate_api_key
@@ -94,10 +94,10 @@ def recorded_backend(home: Home) -> str:
     return "auto"
 
 
-def inspected(request: Request) -> Dict[str, Any]:
+def inspected(request: Request, check: bool = False) -> Dict[str, Any]:
     """Read only: the wish against the host. ``action`` says what a deploy would do and why.
 
-    Without a wish only the host is read.
+    Without a wish only the host is read. A switch to another wish is a refusal, in check mode a warning.
     """
     backend = request.backend()
     if not request.wished:
@@ -110,7 +110,9 @@ def inspected(request: Request) -> Dict[str, Any]:
         return {"changed": False, "unchanged": False, **read}
     whole = request.resolved()
     facts, plan = request.plan(whole)
-    taken = _port_taken(whole, facts, plan) if plan.action == SWITCH else ""
+    other = _other_switch(request, whole)
+    # beside another switch a port may be taken by its candidate
+    taken = _port_taken(whole, facts, plan) if plan.action == SWITCH and not other else ""
     state = status.read(request.home, backend, request.clocks)
     agent_same = not request.agent or host_agent.installed(request.home) == request.agent[:12]
     settled = state["switch"] is None and state["serving"]
@@ -124,8 +126,8 @@ def inspected(request: Request) -> Dict[str, Any]:
         "reason": plan.reason or ", ".join(_told(row) for row in front_differs),
         "strategy": plan.strategy,
         "why": plan.why,
-        "warning": plan.warning,
-        "refusal": taken or str(refusal(facts, plan) or ""),
+        "warning": " ".join(filter(None, (plan.warning, other if check else ""))),
+        "refusal": ("" if check else other) or taken or str(refusal(facts, plan) or ""),
         "differs": plan.differs,
         "agent_differs": not agent_same,
         "front_differs": front_differs,
@@ -159,6 +161,38 @@ def _port_taken(whole: Mapping[str, Any], facts: Facts, plan: Plan) -> str:
 def _lock(request: Request) -> Dict[str, Any]:
     job = request.backend().job_state(JOB)
     return {"held": job.status == "running", "pid": job.pid, "since": job.since}
+
+
+def _other_switch(request: Request, whole: Mapping[str, Any]) -> str:
+    """Why a deploy would be refused by :func:`_start_job`: said before it has changed anything."""
+    job, known = request.backend().job_state(JOB), _last_wish(request.home)
+    if job.status != "running" or known.get("digest") == digest(_wish(request, whole)):
+        return ""
+    return str(_held(request.home, known, job))
+
+
+def _held(home: Home, known: Mapping[str, Any], job: JobState) -> HostError:
+    return HostError(
+        "starting a switch",
+        f"attempt {known.get('attempt')} of release {known.get('release')} is running (pid {job.pid})",
+        "one switch at a time",
+        f"{home.command} status watches it; {home.command} abort ends it and restores.",
+        details={"held": True},
+    )
+
+
+def _last_wish(home: Home) -> Dict[str, Any]:
+    return read_json(home.wish, "reading the last wish") if os.path.exists(home.wish) else {}
+
+
+def _wish(request: Request, whole: Mapping[str, Any]) -> Dict[str, Any]:
+    """The switch job's whole input, but for its attempt."""
+    return {
+        "spec": dict(whole),
+        "options": request.checked_options(),
+        "findings": list(request.findings),
+        "drafter_overrides": dict(request.drafter_overrides),
+    }
 
 
 def current_evidence(home: Home) -> Optional[Dict[str, Any]]:
@@ -258,13 +292,7 @@ def switched(request: Request, wait: Wait, check: bool) -> Dict[str, Any]:
         return _follow(request, request.backend(), wait)
     whole = request.resolved(create_key=not check)
     plan = refuse(request, whole)
-    wish = {
-        "spec": whole,
-        "options": request.checked_options(),
-        "findings": list(request.findings),
-        "drafter_overrides": dict(request.drafter_overrides),
-    }
-    return _carry_out(request, wish, plan, wait, check)
+    return _carry_out(request, _wish(request, whole), plan, wait, check)
 
 
 def restored(request: Request, wait: Wait, check: bool) -> Dict[str, Any]:
@@ -313,18 +341,11 @@ def _start_job(request: Request, backend: Backend, wish: Dict[str, Any], release
     """
     home, wish_digest = request.home, digest(wish)
     with locked(home.path("state", "wish.lock")):
-        running = backend.job_state(JOB).status == "running"
-        known = read_json(home.wish, "reading the last wish") if os.path.exists(home.wish) else {}
-        if running and known.get("digest") == wish_digest:
+        job, known = backend.job_state(JOB), _last_wish(home)
+        if job.status == "running":
+            if known.get("digest") != wish_digest:
+                raise _held(home, known, job)
             return str(known["attempt"])
-        if running:
-            raise HostError(
-                "starting a switch",
-                f"attempt {known.get('attempt')} of release {known.get('release')} is running",
-                "one switch at a time",
-                f"{home.command} status watches it; {home.command} abort ends it and restores.",
-                details={"held": True},
-            )
         moment = datetime.datetime.fromtimestamp(request.clocks.now(), datetime.timezone.utc)
         attempt = f"{moment.strftime('%Y%m%dT%H%M%S.%f')}-{release_id}"
         known = {**wish, "digest": wish_digest, "attempt": attempt, "release": release_id}
@@ -431,7 +452,7 @@ def module_result(given: Mapping[str, Any], check: bool) -> Dict[str, Any]:
     )
     wait = Wait(given["wait_seconds"], given["seen"], given["attempt"])
     calls: Dict[str, Callable[[], Dict[str, Any]]] = {
-        "inspected": lambda: inspected(request),
+        "inspected": lambda: inspected(request, check),
         "prepared": lambda: prepared(request, given["prompts"], given["drafter_source"], check),
         "switched": lambda: switched(request, wait, check),
         "restored": lambda: restored(request, wait, check),

@@ -224,7 +224,7 @@ def test_a_key_of_digits_is_text(
 
     seen: list[Any] = []
 
-    def inspected(request: Any) -> dict[str, Any]:
+    def inspected(request: Any, _check: bool) -> dict[str, Any]:
         seen.append(request.secrets)
         return {"changed": False}
 
