@@ -22,7 +22,7 @@ from . import progress
 from .backend.base import Runner, run_command
 from .clocks import Clocks
 from .errors import HostError
-from .files import fsync_directory, make_directory, read_json
+from .files import fsync_directory, is_no_room, make_directory, read_json
 from .layout import Home, root_under_systemd
 from .processes import connections_to
 
@@ -58,12 +58,14 @@ class Front(Protocol):
         """Lead the public address to this port of 127.0.0.1; starts nginx where nobody listens.
 
         :raises HostError: the public address does not answer that it leads there.
+        :raises OSError: the disk is full; the front leads where it led.
         """
 
     def close(self) -> None:
         """From now on every request gets 503 and Retry-After. Those that were accepted before go on.
 
         :raises HostError: the link cannot be written; the front leads where it led.
+        :raises OSError: the disk is full; the same.
         """
 
     def drain(self, seconds: Optional[float], report: progress.Report) -> Drained:
@@ -93,7 +95,7 @@ class Installed:
 
     :param identity: tells it from the front of another installation.
     :param host: public address; :param port: public port.
-    :param directory: holds the link, and one directory for each port that it has led to.
+    :param directory: holds the link, and an empty file for each port that it has led to.
     :param drain_seconds: the most that a drain waits.
     :param nginx: how nginx is called.
     """
@@ -154,9 +156,14 @@ def led(directory: str) -> str:
 
 
 def lead(directory: str, target: str) -> None:
-    """Lead to ``target``, a port or :data:`CLOSED`: as a whole and durably. The target is made, because nginx
-    resolves the link to a directory that is there."""
-    make_directory(os.path.join(directory, target))
+    """Lead to ``target``, a port or :data:`CLOSED`: as a whole and durably.
+
+    nginx resolves the link to what is there, so the target is made: an empty file, which like the link takes
+    no block, because a front must open on a full disk too.
+    """
+    make_directory(directory)
+    with contextlib.suppress(FileExistsError), open(os.path.join(directory, target), "xb"):
+        fsync_directory(directory)
     link = os.path.join(directory, LINK)
     if os.path.islink(link) and os.readlink(link) == target:
         return
@@ -269,6 +276,8 @@ class NginxFront:
         try:
             lead(self.installed.directory, target)
         except OSError as exc:
+            if is_no_room(exc):
+                raise  # the switch waits for room
             observed = f"{self.installed.directory}: {exc.strerror}"
             raise HostError("leading the front", observed, f"a link to {target}", code="DG172") from exc
 
@@ -311,5 +320,8 @@ class NginxFront:
     def _forget(self) -> None:
         """A port of long ago may be somebody else's by now."""
         for port in self._others():
+            path = os.path.join(self.installed.directory, port)
             with contextlib.suppress(OSError):
-                os.rmdir(os.path.join(self.installed.directory, port))
+                os.unlink(path)
+            with contextlib.suppress(OSError):
+                os.rmdir(path)  # it was a directory once

@@ -86,21 +86,48 @@ def test_everybody_may_follow_it(tmp_path: Path) -> None:
         lead(str(tmp_path / "front"), "8000")
     finally:
         os.umask(mask)
-    assert [oct((tmp_path / name).stat().st_mode)[-3:] for name in ("front", "front/8000")] == ["755", "755"]
+    assert oct((tmp_path / "front").stat().st_mode)[-3:] == "755"
 
 
-def test_a_link_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [
+        (errno.EROFS, pytest.raises(HostError, match="DG172.*Read-only")),
+        (errno.ENOSPC, pytest.raises(OSError, match="No space left")),  # which the switch waits out
+    ],
+)
+def test_a_link_that_cannot_be_written_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, told: Any
+) -> None:
     lead(str(tmp_path), "8000")
 
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def refuse(*_: Any) -> None:
+        raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(os, "symlink", full)
+    monkeypatch.setattr(os, "symlink", refuse)
     one = NginxFront(installed(tmp_path))
     for act in (one.close, lambda: one.open(8001)):
-        with pytest.raises(HostError, match="DG172.*No space left"):
+        with told:
             act()
     assert one.routed() == 8000
+
+
+def test_a_full_disk_keeps_no_front_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ext4 makes a link and an empty file without a block; a directory takes one."""
+    lead(str(tmp_path), "8000")
+    one = NginxFront(installed(tmp_path), clocks=Time().clocks)
+
+    def full(path: str, *_: Any) -> None:
+        raise OSError(errno.EEXIST if os.path.exists(path) else errno.ENOSPC, "refused", path)
+
+    monkeypatch.setattr(os, "mkdir", full)
+    monkeypatch.setattr(front, "connections_to", lambda *_: 0)
+    monkeypatch.setattr(one.__class__, "_look", lambda self: Look(True, IDENTITY, "c", self.routed()))
+    one.close()
+    one.drain(None, silent)
+    for port in (8000, 8001):
+        one.open(port)
+        assert one.routed() == port and not (tmp_path / "route").stat().st_size
 
 
 def test_without_a_front_nothing_is_asked(tmp_path: Path) -> None:
@@ -264,6 +291,8 @@ def test_a_drain_waits_for_what_runs_and_no_longer_than_it_may(
     monkeypatch.setattr(front, "connections_to", connections)
     for target in ("8000", "8001"):
         lead(str(tmp_path), target)
+    (tmp_path / "8000").unlink()
+    (tmp_path / "8000").mkdir()  # as it was once
     one = NginxFront(installed(tmp_path), clocks=Time().clocks)
     done = one.drain(limit, lambda stage, _done, _total, detail: reports.append(f"{stage}: {detail}"))
     assert (round(done.seconds, 1), done.left) == (drained.seconds, drained.left)
