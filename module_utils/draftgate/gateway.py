@@ -22,6 +22,7 @@ from .errors import HostError
 from .files import write_changed, write_json
 from .gateway_server import Nginx, server_file
 from .gateway_variables import ENABLED, READERS, check, is_enabled, settings_of
+from .launch import mask
 from .layout import Home
 from .processes import all_pids, command, home_digest, listeners, port_holder
 
@@ -302,7 +303,7 @@ class Gateway:
             return
         raise HostError(
             "installing the front",
-            f"{_public(settings)} is held by pid {holder['pid']} ({holder['command'][:120]})",
+            f"{_public(settings)} is held by pid {holder['pid']} ({mask(holder['command'])[:120]})",
             "a free port",
             "Stop it, or set gateway_port. An engine of ours moves by a deploy of its own: first another "
             f"vllm_port, then {ENABLED}.",

@@ -299,7 +299,11 @@ def _causes(lines: Sequence[str]) -> List[str]:
     return [error for error in _errors(lines) if not _CONSEQUENCE.search(error)]
 
 
+_SECRET_OPTION = r"(?i)(--[\w-]*(?:api[-_]?key|token|password|secret)"
 _SECRETS = (
+    (re.compile(_SECRET_OPTION + r"=)\S+"), r"\1(masked)"),
+    # of a command line, or of a list of its words; --api-key takes several
+    (re.compile(_SECRET_OPTION + r"['\"]?,?\s+)(?!['\"]?-)\S+(?:\s+(?!['\"]?-)\S+)*"), r"\1(masked)"),
     (re.compile(r"\bhf_[A-Za-z0-9]{8,}"), "hf_(masked)"),
     (re.compile(r"(?i)(bearer\s+)\S+"), r"\1(masked)"),
     (
@@ -330,7 +334,8 @@ def require_port(host: str, port: int) -> None:
     holder = processes.port_holder(host, port)
     who = "another user's process"
     if holder and holder["pid"]:
-        who = f"pid {holder['pid']}: {mask(holder['command'])[:200]}"
+        holder = {**holder, "command": mask(holder["command"])}
+        who = f"pid {holder['pid']}: {holder['command'][:200]}"
     cause = _cause(
         "port_taken", f"port {port} is taken by {who}", "Stop that process, or set vllm_port to a free port."
     )
@@ -603,10 +608,12 @@ class Watch:
 
     def _failed(self, observed: str, **context: Any) -> LaunchError:
         self.sleep(_POLL_SECONDS)  # the last lines are on their way through the manager's pipe
-        lines = [*self._early, *self.backend.log_tail(self.name, _TAIL_LINES, self._offset)]
+        since = self.backend.log_tail(self.name, _TAIL_LINES, self._offset)
+        lines = [*self._early, *since]
+        telling = since if context.get("measured") else lines  # what it has got over did not end it
         context = {"observed": observed, "oom_kills": processes.oom_kills() - self._oom_kills, **context}
         doing = f"{'measuring' if context.get('measured') else 'starting'} {self.name}"
-        return _launch_error(doing, classify(lines, context), lines, {"observed": observed})
+        return _launch_error(doing, classify(telling, context), lines, {"observed": observed})
 
 
 def current_run(lines: Sequence[str]) -> List[str]:

@@ -124,6 +124,14 @@ def test_a_kill_for_memory_needs_no_line_in_the_log() -> None:
         ("{'api_key': ['s3cret'], 'port': 1}", "'port': 1", "s3cret"),
         ("--api-key=s3cret --port 1", "--port 1", "s3cret"),
         ("VLLM_API_KEY=s3cret", "VLLM_API_KEY", "s3cret"),
+        ("vllm serve m --api-key s3cret --port 1", "--port 1", "s3cret"),
+        ("vllm serve m --api-key first s3cret --port 1", "--port 1", "s3cret"),
+        ("vllm serve m --hf-token s3cret", "vllm serve m --hf-token", "s3cret"),
+        ("vllm serve m --api_key 271828 --port 1", "--port 1", "271828"),
+        ("--api-key=271828 --port 1", "--port 1", "271828"),
+        ("['--api-key', 's3cret', '--port', '1']", "'--port', '1'", "s3cret"),
+        ("mysqld --auth-token s3cret", "mysqld", "s3cret"),
+        ("--max-num-batched-tokens 512 --tokenizer x", "tokens 512 --tokenizer x", "masked"),
         (
             "mask_token_id=512 max_tokens=8 api_key=None",
             "mask_token_id=512 max_tokens=8 api_key=None",
@@ -323,6 +331,15 @@ def test_an_engine_that_ends_while_it_is_measured_is_red_by_its_own_error_alone(
     assert decide({"problem": problem}, {}).verdict == verdict
 
 
+def test_what_an_engine_wrote_before_it_was_measured_did_not_end_it() -> None:
+    world = World(log=["RuntimeError: of its start, survived"])
+    watch = launch.Watch(world, "engine-a", 900, world.clock, world.sleep)  # type: ignore[arg-type]
+    world.states = lambda _now: KILLED
+    with pytest.raises(LaunchError) as caught:
+        watch.require_survived(dying=False)
+    assert caught.value.details["cause"] == "unknown" and "survived" not in str(caught.value)
+
+
 def test_an_earlier_runs_errors_are_not_this_ones() -> None:
     log = ["OSError: [Errno 98] Address already in use", "INFO [draftgate] start: /r/bin/vllm", "fine"]
     assert launch.current_run(log) == log[1:]
@@ -337,6 +354,15 @@ def test_no_secret_leaves_with_the_log() -> None:
     world = World(log=["api_key='s3cret'"], states=lambda now: ServiceState("stopped"))
     with pytest.raises(LaunchError) as caught:
         world.wait()
+    assert "s3cret" not in str(caught.value.as_dict())
+
+
+def test_another_process_is_named_without_its_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    holder = {"pid": 7, "command": "vllm serve m --api-key s3cret"}
+    monkeypatch.setattr(launch.processes, "port_free", lambda *_: False)
+    monkeypatch.setattr(launch.processes, "port_holder", lambda *_: holder)
+    with pytest.raises(LaunchError, match="pid 7: vllm serve m") as caught:
+        launch.require_port("127.0.0.1", 8000)
     assert "s3cret" not in str(caught.value.as_dict())
 
 
