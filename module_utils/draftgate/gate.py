@@ -178,7 +178,7 @@ class _Run:
         self._concurrency = int(settings.get("concurrency") or 1)
         self._clock, self._progress, self._timeout, self._sleep = clock, progress, request_timeout, sleep
         self._counters: Optional[Counters] = None
-        self._tells_health = client.health()  # a gateway in between may have no such path
+        self._tells_health = _tells_health(client)
 
     def warm_up(self, kinds: Mapping[str, Sequence[Prompt]]) -> None:
         """A short answer of every kind, as many at once as will be measured; none of it counts."""
@@ -236,7 +236,6 @@ class _Run:
                 timeout=self._timeout,
             )
         except MeasureError as exc:
-            exc.code = "DG827" if exc.details.get("timed_out") else "DG825"
             exc.details["prompt"] = prompt.id
             raise
 
@@ -252,6 +251,18 @@ class _Run:
                 break
             self._sleep(_COUNTER_WAIT)
         return batch
+
+
+def _tells_health(client: EngineClient) -> bool:
+    """False for a gateway without such a path. An engine that is stopped at the moment may tell it later."""
+    if client.health():
+        return True
+    try:
+        client.version()
+    except MeasureError as exc:
+        if exc.details.get("unreachable"):
+            return True
+    return client.health()  # once more: it may have gone on in between
 
 
 def _wedged(waiting: int) -> MeasureError:
@@ -388,7 +399,7 @@ def _issue(code: str, message: str, field: str, observed: Any, expected: Any) ->
 def _problem(exc: MeasureError) -> Dict[str, Any]:
     about = f" (prompt {exc.details['prompt']})" if exc.details.get("prompt") else ""
     return {
-        "code": exc.code or "DG825",
+        "code": exc.code or ("DG827" if exc.details.get("timed_out") else "DG825"),
         "message": f"{exc.doing}{about}: {exc.observed}",
         "field": "engine",
         "observed": exc.observed,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+import socket
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import pytest
 from draftgate import gate
 from draftgate.engine_client import ChatResult, EngineClient
-from draftgate.errors import InputError, TimeLimitError
+from draftgate.errors import InputError, MeasureError, TimeLimitError
 from draftgate.gate import Batch, Measurement, measure, repeats, summarise
 from draftgate.metrics import Acceptance, Counters
 from draftgate.prompts import Prompt
@@ -51,6 +53,17 @@ def run(
     **change: Any,
 ) -> Measurement:
     client = EngineClient("127.0.0.1", engine.port)
+    return measured_by(client, k, progress, prompts, request_timeout, **change)
+
+
+def measured_by(
+    client: EngineClient,
+    k: int = 3,
+    progress: Any = lambda *_: None,
+    prompts: list[Prompt] = PROMPTS,
+    request_timeout: float = 10.0,
+    **change: Any,
+) -> Measurement:
     return measure(
         client,
         "tiny",
@@ -62,6 +75,19 @@ def run(
         request_timeout=request_timeout,
         sleep=lambda _seconds: None,
     )
+
+
+class Stopped(http.client.HTTPConnection):
+    """A connection to an engine that gives no answer when it is asked for ``silent``."""
+
+    def __init__(self, host: str, port: int, timeout: float, silent: str) -> None:
+        super().__init__(host, port, timeout=timeout)
+        self.silent = silent
+
+    def request(self, method: str, url: str, *rest: Any, **more: Any) -> None:
+        if url == self.silent:
+            raise socket.timeout
+        super().request(method, url, *rest, **more)
 
 
 @pytest.mark.parametrize("own_metrics", [True, False])
@@ -199,6 +225,42 @@ def test_an_engine_without_a_sign_of_life_is_not_waited_for(
     assert (problem["code"] if problem else None) == code
     if problem:
         assert "request(s) and 3 questions for its health in a row got none" in problem["message"]
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/v1/chat/completions"])
+def test_an_engine_that_is_stopped_is_no_refusal(engine: FakeEngine, path: str) -> None:
+    """Whatever was asked of it meanwhile: red is an engine that answers wrong, or ends."""
+
+    def late(_host: str, _port: int, timeout: float) -> Stopped:
+        return Stopped("127.0.0.1", engine.port, timeout, path)
+
+    client = EngineClient("127.0.0.1", engine.port, opener=late)
+    problem = measured_by(client, k=3).problem
+    assert problem is not None and problem["code"] == "DG827"
+
+
+@pytest.mark.parametrize(
+    ("health", "version", "tells"),
+    [
+        ([True], None, True),
+        ([False, False], MeasureError("x", "HTTP 404", details={"status": 404}), False),
+        ([False, False], None, False),
+        ([False], MeasureError("x", "late", details={"unreachable": True, "timed_out": True}), True),
+        ([False, True], None, True),
+    ],
+)
+def test_only_an_answer_says_that_there_is_no_health_to_ask_for(
+    monkeypatch: pytest.MonkeyPatch, health: list[bool], version: MeasureError | None, tells: bool
+) -> None:
+    def told(_self: EngineClient) -> str:
+        if version:
+            raise version
+        return "0.32.0"
+
+    monkeypatch.setattr(EngineClient, "health", lambda _self: health.pop(0))
+    monkeypatch.setattr(EngineClient, "version", told)
+    assert gate._tells_health(EngineClient("127.0.0.1", 1)) is tells
+    assert health == []
 
 
 def test_a_restart_in_between_is_seen(engine: FakeEngine) -> None:
