@@ -8,26 +8,32 @@ from typing import Any, Callable, Dict, List, Mapping
 
 from .errors import InputError
 from .front import ENGINE_HOST
-from .options import seconds_of, yes_or_no
+from .options import seconds_of, shown, yes_or_no
 
 ENABLED = "gateway_enabled"
 PLAIN_PATH = re.compile(r"/[\w./@+-]*", re.ASCII)
 """A path that nginx's configuration takes as it is."""
 
+_DIGITS = 9  # Python reads no number of more than 4300
+
 
 def _address(name: str, value: Any) -> str:
+    text = str(value).strip()
     try:
-        return str(ipaddress.ip_address(str(value).strip()))
+        if "%" not in text:  # a zone, as in fe80::1%eth0: nginx takes none
+            return str(ipaddress.ip_address(text))
     except ValueError:
-        expected = "an address, as 0.0.0.0 (every IPv4 one), :: (IPv6 and IPv4) or 10.0.0.5"
-        raise InputError(f"reading {name}", repr(value), expected) from None
+        pass
+    expected = "an address, as 0.0.0.0 (every IPv4 one), :: (IPv6 and IPv4) or 10.0.0.5"
+    raise InputError(f"reading {name}", shown(value), expected)
 
 
 def _whole(least: int, most: int) -> Callable[[str, Any], int]:
     def read(name: str, value: Any) -> int:
         text = str(value).strip()
-        if isinstance(value, bool) or not text.isdecimal() or not least <= int(text) <= most:
-            raise InputError(f"reading {name}", repr(value), f"a whole number from {least} to {most}")
+        digits = text.isdecimal() and len(text) <= _DIGITS and not isinstance(value, bool)
+        if not digits or not least <= int(text) <= most:
+            raise InputError(f"reading {name}", shown(value), f"a whole number from {least} to {most}")
         return int(text)
 
     return read
@@ -35,8 +41,8 @@ def _whole(least: int, most: int) -> Callable[[str, Any], int]:
 
 def _size(name: str, value: Any) -> str:
     text = str(value).strip().lower()
-    if isinstance(value, bool) or not re.fullmatch(r"[0-9]+[kmg]?", text):
-        raise InputError(f"reading {name}", repr(value), "a size as in 256m or 1g; 0 = no limit")
+    if isinstance(value, bool) or not re.fullmatch(r"[0-9]{1,15}|[0-9]{1,6}[kmg]", text):
+        raise InputError(f"reading {name}", shown(value), "a size as in 256m or 1g; 0 = no limit")
     return text
 
 

@@ -17,6 +17,8 @@ DEFAULTS: Dict[str, Any] = {
 ON_FAILURE = ("restore", "fallback", "stop")
 STRATEGIES = ("auto", "in_place", "side_by_side")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_LONGEST = 10 * 365 * 86400.0
+_SHOWN = 60  # characters of a wrong value
 _WORDS = {"true": True, "yes": True, "false": False, "no": False}
 
 
@@ -41,14 +43,22 @@ def checked(given: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def seconds_of(name: str, value: Any) -> float:
-    """``90``, ``"90 s"``, ``"30 m"``, ``"12 h"``, ``"30 d"`` → seconds above 0.
+    """``90``, ``"90 s"``, ``"30 m"``, ``"12 h"``, ``"30 d"`` → seconds above 0, ten years at most.
 
     :raises InputError: anything else, with ``name``.
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", str(value).strip())
-    if isinstance(value, bool) or not found or float(found.group(1)) <= 0:
-        raise InputError(f"reading {name}", repr(value), "a time above 0 as in 90, '30 m', '12 h' or '30 d'")
-    return float(found.group(1)) * _UNITS[found.group(2)]
+    seconds = float(found.group(1)) * _UNITS[found.group(2)] if found else 0.0
+    if isinstance(value, bool) or not 0 < seconds <= _LONGEST:
+        expected = "a time above 0 and up to 3650 d, as in 90, '30 m', '12 h' or '30 d'"
+        raise InputError(f"reading {name}", shown(value), expected)
+    return seconds
+
+
+def shown(value: Any) -> str:
+    """A wrong value, as far as it helps a person."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def _one_of(name: str, value: Any, choices: tuple[str, ...]) -> str:

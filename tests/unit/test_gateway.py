@@ -70,12 +70,12 @@ def test_text_from_the_command_line_means_what_it_says(name: str, said: Any, mea
 
 
 WRONG: dict[str, list[Any]] = {
-    "gateway_host": ["localhost", "", "*", "10.0.0.5:80", None],
-    "gateway_port": [0, 65536, "http", True, None, "8080;"],
-    "gateway_drain_seconds": [-1, "1 m"],
+    "gateway_host": ["localhost", "", "*", "10.0.0.5:80", None, "fe80::1%eth0", "fe80::1%" + 70 * "x"],
+    "gateway_port": [0, 65536, "http", True, None, "8080;", "9" * 5000],
+    "gateway_drain_seconds": [-1, "1 m", "9" * 5000],
     "gateway_retry_after": [0, "soon"],
-    "gateway_read_timeout": [0, "long", None],
-    "gateway_client_max_body_size": ["1 g", "large", "1m;", None, True],
+    "gateway_read_timeout": [0, "long", None, "9" * 400, "9" * 5000, "3651 d"],
+    "gateway_client_max_body_size": ["1 g", "large", "1m;", None, True, "9" * 400, "9" * 20 + "g"],
     "gateway_paths": [[], "v1/", "/a b", "/v1//x", "/../x", "/x;", None, {"/": 1}],
     "gateway_tls_key": ["key.pem", "/a b", "/$x", "/a;", "/é"],
     "gateway_remove_default_site": ["maybe"],
@@ -84,8 +84,9 @@ WRONG: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize(("name", "said"), [(name, said) for name in WRONG for said in WRONG[name]])
 def test_what_has_no_meaning_is_named(name: str, said: Any) -> None:
-    with pytest.raises(InputError, match=name):
+    with pytest.raises(InputError, match=name) as caught:
         settings_of(given(**{name: said}))
+    assert len(str(caught.value)) < 220, "one sentence"
 
 
 def test_tls_is_both_or_none() -> None:
@@ -295,6 +296,17 @@ def test_rights_are_asked_for_before_anything_is_written(
     with pytest.raises(HostError, match="ansible_become"):
         one.present(settings_of(given()), check=False)
     assert os.listdir(tmp_path) == ["conf.d"] and not os.listdir(tmp_path / "conf.d")
+
+
+def test_who_holds_the_address_is_named_without_its_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = on_systemd(tmp_path, monkeypatch, Ran())
+    holder = {"pid": 7, "command": "vllm serve m --api-key s3cret"}
+    monkeypatch.setattr(gateway, "port_holder", lambda *_: holder)
+    with pytest.raises(HostError, match="DG171.*pid 7 .vllm serve m") as caught:
+        one.present(settings_of(given()), check=False)
+    assert "s3cret" not in str(caught.value.as_dict())
 
 
 PAGE = b"Welcome to nginx!"
