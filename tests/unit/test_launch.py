@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional
 
 import pytest
-from draftgate import launch, release, spec
+from draftgate import launch, processes, release, spec
 from draftgate.backend.base import ServiceState
 from draftgate.decision import decide
 from draftgate.engine_client import ChatResult
@@ -359,8 +359,8 @@ def test_no_secret_leaves_with_the_log() -> None:
 
 def test_another_process_is_named_without_its_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     holder = {"pid": 7, "command": "vllm serve m --api-key s3cret"}
-    monkeypatch.setattr(launch.processes, "port_free", lambda *_: False)
-    monkeypatch.setattr(launch.processes, "port_holder", lambda *_: holder)
+    monkeypatch.setattr(processes, "port_free", lambda *_: False)
+    monkeypatch.setattr(processes, "port_holder", lambda *_: holder)
     with pytest.raises(LaunchError, match="pid 7: vllm serve m") as caught:
         launch.require_port("127.0.0.1", 8000)
     assert "s3cret" not in str(caught.value.as_dict())
