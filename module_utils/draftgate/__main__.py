@@ -25,7 +25,7 @@ from .backend import choose
 from .backend.base import Backend
 from .clocks import Clocks
 from .errors import DraftgateError, InputError
-from .files import read_json, write_json
+from .files import is_no_room, read_json, write_json
 from .findings import ERROR
 from .layout import Home
 
@@ -33,13 +33,22 @@ SWITCH_STAGES = ["stop", "start", "gate", "done"]
 
 
 def main(argv: Optional[List[str]] = None) -> int:
-    """Parse, run one command, give its exit code; a :class:`DraftgateError` is one line on stderr."""
+    """Parse, run one command, give its exit code.
+
+    A :class:`DraftgateError` and what the system refuses are one line on stderr; the latter has an exit code
+    that no command gives as its answer.
+    """
     try:
         arguments = _parser().parse_args(argv)
         return int(arguments.run(Home.at(arguments.home), arguments))
     except DraftgateError as exc:
         sys.stderr.write(f"{exc}\n")
         return 1
+    except OSError as exc:
+        where = f"{exc.filename}: " if exc.filename else ""
+        step = " Make room on its disk and run the same again." if is_no_room(exc) else ""
+        sys.stderr.write(f"draftgate: {where}{exc.strerror or exc}.{step}\n")
+        return os.EX_IOERR
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -17,6 +17,8 @@ from .plan import SIDE_BY_SIDE
 from .spec import endpoint
 
 SWITCH_JOB = "switch"
+_ROOM_BYTES = 1 << 18
+"""So much the switch's job waits for on a full disk."""
 _FAILURES = (RESTORED, STOPPED, UNRESTORED)
 
 
@@ -115,6 +117,9 @@ def _evidence(active: Optional[Mapping[str, Any]]) -> Optional[Dict[str, Any]]:
 def _next_step(home: Home, state: Mapping[str, Any], deployed: bool) -> str:
     if state["switch"]:
         where = f"A switch is at {state['switch']['state']}"
+        if _is_full(home):
+            waits = "it goes on by itself" if state["switch"]["running"] else f"then {home.command} recover"
+            return f"{where} and there is no room on the disk of {home.root}: make some; {waits}"
         if state["switch"]["running"]:
             return f"{where}: wait, or end it and restore with {home.command} abort"
         return f"{where} and its job is gone: {home.command} recover"
@@ -126,6 +131,13 @@ def _next_step(home: Home, state: Mapping[str, Any], deployed: bool) -> str:
         what = "does not run" if state["pid"] is None else "loads or hangs"
         return f"The activated release {what}: {home.command} recover waits for it, or starts it again"
     return ""
+
+
+def _is_full(home: Home) -> bool:
+    """Only looked at, so a quota is not seen. A file system without a fixed number of inodes says 0 of 0."""
+    room = os.statvfs(home.root)
+    free = room.f_bavail if os.geteuid() else room.f_bfree  # the rest is root's
+    return free * room.f_frsize < _ROOM_BYTES or bool(room.f_files and not room.f_ffree)
 
 
 def table(state: Mapping[str, Any]) -> str:

@@ -46,6 +46,7 @@ VARIABLES: Dict[str, Variable] = {
     # place: where it runs
     "vllm_host": _row(PLACE, "host", "the address that the engine listens on"),
     "vllm_port": _row(PLACE, "port", "the port that the engine listens on"),
+    # Of no effect unless the active engine is on it: then it is what differs in place.port, and a switch
     "vllm_candidate_port": _row(PLACE, "candidate_port", "the other port, behind a front", NOTHING),
     "draftgate_home": _row(PLACE, "home", "where state lies; another home is another installation"),
     "vllm_runtime_root": _row(PLACE, "runtimes", "where environments lie"),
