@@ -18,11 +18,11 @@ from typing import Any, Dict, List, Mapping, Optional, Set
 from . import front
 from .backend.base import Runner, run_command
 from .clocks import Clocks
+from .credentials import mask
 from .errors import HostError
 from .files import write_changed, write_json
 from .gateway_server import Nginx, server_file
 from .gateway_variables import ENABLED, READERS, check, is_enabled, settings_of
-from .launch import mask
 from .layout import Home
 from .processes import all_pids, command, home_digest, listeners, port_holder
 

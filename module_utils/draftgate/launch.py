@@ -16,6 +16,7 @@ from . import processes
 from .argv import engine_argv, engine_environment
 from .backend import choose, engine_user, hardening, require_reachable
 from .backend.base import ENGINE_PREFIX, Backend, Service, ServiceState
+from .credentials import mask
 from .engine_client import client_for
 from .errors import DraftgateError, LaunchError
 from .layout import Home
@@ -297,30 +298,6 @@ def _errors(lines: Sequence[str]) -> List[str]:
 
 def _causes(lines: Sequence[str]) -> List[str]:
     return [error for error in _errors(lines) if not _CONSEQUENCE.search(error)]
-
-
-_SECRET_OPTION = r"(?i)(--[\w-]*(?:api[-_]?key|token|password|secret)"
-_SECRETS = (
-    (re.compile(_SECRET_OPTION + r"=)\S+"), r"\1(masked)"),
-    # of a command line, or of a list of its words; --api-key takes several
-    (re.compile(_SECRET_OPTION + r"['\"]?,?\s+)(?!['\"]?-)\S+(?:\s+(?!['\"]?-)\S+)*"), r"\1(masked)"),
-    (re.compile(r"\bhf_[A-Za-z0-9]{8,}"), "hf_(masked)"),
-    (re.compile(r"(?i)(bearer\s+)\S+"), r"\1(masked)"),
-    (
-        re.compile(
-            r"(?i)((?:api[-_]?key|hf[-_]token|(?<![\w-])token|password|secret)['\"]?\s*[=:]\s*\[?['\"]?)"
-            r"(?!None\b|null\b|\d+\b)[^\s'\",\])]+"
-        ),
-        r"\1(masked)",
-    ),
-)
-
-
-def mask(line: str) -> str:
-    """The line without what looks like a credential (vllm PR #53625 is about one in a log)."""
-    for pattern, replacement in _SECRETS:
-        line = pattern.sub(replacement, line)
-    return line
 
 
 def require_port(host: str, port: int) -> None:

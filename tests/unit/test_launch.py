@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional
 
 import pytest
-from draftgate import launch, processes, release, spec
+from draftgate import credentials, launch, processes, release, spec
 from draftgate.backend.base import ServiceState
 from draftgate.decision import decide
 from draftgate.engine_client import ChatResult
@@ -141,7 +141,7 @@ def test_a_kill_for_memory_needs_no_line_in_the_log() -> None:
     ],
 )
 def test_credentials_are_masked(line: str, kept: str, hidden: str) -> None:
-    masked = launch.mask(line)
+    masked = credentials.mask(line)
     assert kept in masked and hidden not in masked
 
 
